@@ -1,0 +1,1 @@
+"""Layer 1: tasks, rewards, verifiers. No torch."""

@@ -1,0 +1,1 @@
+"""Detectors, doctor, explain, report. No torch."""

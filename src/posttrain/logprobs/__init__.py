@@ -1,0 +1,1 @@
+"""Layer 3: scoring and sampler/trainer comparison."""

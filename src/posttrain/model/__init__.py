@@ -1,0 +1,1 @@
+"""The one model that sampler and trainer both run."""

@@ -1,0 +1,1 @@
+"""Layer 6: loop, journal, weight sync, evaluation."""

@@ -1,0 +1,1 @@
+"""Layer 2: advantages, ratios, trust regions, anchors, aggregation, objective; trainer."""

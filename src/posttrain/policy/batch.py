@@ -1,0 +1,45 @@
+"""Token data the objective works on.
+
+Legend: ``M`` scored tokens of one micro-batch (flat, no padding), ``S`` sequences and ``G`` groups of
+the *whole* optimizer step over all micro-batches and ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """Flat tokens of one micro-batch. A sequence is never split over micro-batches.
+
+    ``logprobs`` (M,) has gradient; all others are constants. ``old_logprobs`` is the proximal policy,
+    ``sampler_logprobs`` the behaviour policy. ``mask`` is false on tokens that are not trained; values
+    there may be anything, NaN included, and must not reach loss, gradient or statistics.
+    """
+
+    logprobs: torch.Tensor
+    old_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    mask: torch.Tensor
+    sequence_index: torch.Tensor
+    sampler_logprobs: torch.Tensor | None = None
+    reference_logprobs: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """Global denominators of one optimizer step, computed once from all its data before any backward.
+
+    ``tokens_per_sequence`` int64 (S,) trained tokens of each sequence; ``group_of_sequence`` int64 (S,);
+    ``tokens_per_group`` int64 (G,). Sequences with no trained token count nowhere.
+    """
+
+    tokens: int
+    sequences: int
+    groups: int
+    tokens_per_sequence: torch.Tensor
+    group_of_sequence: torch.Tensor
+    tokens_per_group: torch.Tensor

@@ -1,0 +1,1 @@
+"""The run directory: writers, readers, trackers behind one interface. No torch."""

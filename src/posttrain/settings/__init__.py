@@ -1,0 +1,1 @@
+"""The configuration tree as typed data, validated before anything starts; algorithm rows as data. No torch."""
