@@ -1,0 +1,178 @@
+"""Layer 1: what the environment says about the samples of a step."""
+
+from __future__ import annotations
+
+from posttrain.signals.signal import Evidence, HealthyRange, Layer, Reduction, Signal
+
+SIGNALS: tuple[Signal, ...] = (
+    Signal(
+        "reward/mean",
+        Layer.REWARD,
+        "reward",
+        "Mean reward of the gradable trajectories of the step. Ungradable and failed ones are in no denominator.",
+        Reduction.MEAN,
+        aliases=("reward", "critic/rewards/mean", "reward/all/mean"),
+    ),
+    Signal(
+        "reward/std",
+        Layer.REWARD,
+        "reward",
+        "Standard deviation (denominator n) of the reward over all gradable trajectories of the step, between and "
+        "within groups.",
+        Reduction.LAST,
+        assumes="Says nothing about the spread within groups: constant groups that differ from each other have one too.",
+        aliases=("rewards/std",),
+    ),
+    Signal(
+        "reward/min",
+        Layer.REWARD,
+        "reward",
+        "Lowest reward of a gradable trajectory.",
+        Reduction.MIN,
+        aliases=("critic/rewards/min",),
+    ),
+    Signal(
+        "reward/max",
+        Layer.REWARD,
+        "reward",
+        "Highest reward of a gradable trajectory.",
+        Reduction.MAX,
+        aliases=("critic/rewards/max",),
+    ),
+    Signal(
+        "reward/group_std_mean",
+        Layer.REWARD,
+        "reward",
+        "Standard deviation (denominator n) of the reward within a group, averaged over groups with at least two "
+        "gradable members.",
+        Reduction.MEAN,
+        assumes="Binary rewards near success rate 0 or 1 make it small without any fault.",
+        aliases=("reward_std",),
+    ),
+    Signal(
+        "reward/success",
+        Layer.REWARD,
+        "share",
+        "Share of gradable trajectories whose reward reaches the environment's success threshold.",
+        Reduction.SHARE,
+        aliases=("pass_rate",),
+    ),
+    Signal(
+        "reward/part/{part}/mean",
+        Layer.REWARD,
+        "reward",
+        "Mean of one named part of the reward before weighting, over the trajectories to which the part applies.",
+        Reduction.MEAN,
+        aliases=("rewards/{part}/mean",),
+    ),
+    Signal(
+        "reward/part/{part}/std",
+        Layer.REWARD,
+        "reward",
+        "Standard deviation (denominator n) of one part over the trajectories to which it applies.",
+        Reduction.LAST,
+        assumes="A part that is constant for many steps is either solved or broken; look at examples.",
+        aliases=("rewards/{part}/std",),
+    ),
+    Signal(
+        "reward/environment/{environment}/mean",
+        Layer.REWARD,
+        "reward",
+        "Mean reward of the gradable trajectories of one environment in a mixed run.",
+        Reduction.MEAN,
+    ),
+    Signal(
+        "reward/zero_variance_groups",
+        Layer.REWARD,
+        "share",
+        "Share of groups with at least two gradable members in which all rewards are exactly equal. Such a group "
+        "moves nothing under a group baseline.",
+        Reduction.SHARE,
+        HealthyRange(
+            0.0,
+            0.8,
+            "a share of 1 in the first three steps has been a constant reward function wherever it was explained",
+            Evidence.PROPOSED,
+            "Group baseline, verifiable reward, tasks the model solves sometimes. Rises towards 1 when the tasks are "
+            "solved.",
+        ),
+        aliases=("frac_reward_zero_std",),
+    ),
+    Signal(
+        "reward/all_success_groups",
+        Layer.REWARD,
+        "share",
+        "Share of groups with at least two gradable members that all succeed: too easy for now.",
+        Reduction.SHARE,
+        aliases=("solve_all",),
+    ),
+    Signal(
+        "reward/all_fail_groups",
+        Layer.REWARD,
+        "share",
+        "Share of groups with at least two gradable members that all fail: too hard for now, or graded wrongly.",
+        Reduction.SHARE,
+        aliases=("solve_none",),
+    ),
+    Signal(
+        "reward/graded",
+        Layer.REWARD,
+        "trajectories",
+        "Trajectories of the step that have a reward.",
+        Reduction.SUM,
+    ),
+    Signal(
+        "reward/ungradable",
+        Layer.REWARD,
+        "trajectories",
+        "Trajectories the grader could not judge (not a number, no part applies). They are no failures of the policy "
+        "and never count as reward 0.",
+        Reduction.SUM,
+        HealthyRange(
+            None, 0.0, "could not be graded means a fault of the grader", Evidence.DERIVED, "Any environment."
+        ),
+    ),
+    Signal(
+        "reward/failed",
+        Layer.REWARD,
+        "trajectories",
+        "Trajectories whose grading failed: the grader raised, timed out or lost its process.",
+        Reduction.SUM,
+        HealthyRange(None, 0.0, "a grader that fails is a fault of the grader", Evidence.DERIVED, "Any environment."),
+    ),
+    Signal(
+        "reward/ungradable_share",
+        Layer.REWARD,
+        "share",
+        "Share of the trajectories of the step without a reward, for whatever reason.",
+        Reduction.SHARE,
+        HealthyRange(
+            0.0,
+            0.02,
+            "a tool service that refused 62 % of its calls went unnoticed in a public run; 2 % is a proposal",
+            Evidence.PROPOSED,
+            "Any environment.",
+        ),
+    ),
+    Signal(
+        "reward/grader_timeouts",
+        Layer.REWARD,
+        "events",
+        "Times a grader was killed because it did not answer in time.",
+        Reduction.SUM,
+    ),
+    Signal(
+        "reward/grader_restarts",
+        Layer.REWARD,
+        "events",
+        "Times a grading process was started again after it died or was killed.",
+        Reduction.SUM,
+    ),
+    Signal(
+        "reward/parsable_share",
+        Layer.REWARD,
+        "share",
+        "Share of gradable trajectories in which the grader found an answer to judge.",
+        Reduction.SHARE,
+    ),
+)
