@@ -1,0 +1,290 @@
+"""Every ``auto`` becomes a value with a reason that can be printed, stored and argued with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from posttrain.errors import InputError
+from posttrain.settings.facts import ELEMENT_BYTES, MachineFacts, ModelFacts
+from posttrain.settings.load import settings_from_mapping
+from posttrain.settings.tree import Settings
+
+MIB = 1 << 20
+GIVEN = "as given"
+DEFAULT_COMPLETION = 512
+MOST_RUNNING = 256
+LOGITS_CHUNK_BYTES = 64 * MIB
+MOST_MICRO_BATCH = {"cpu": 8192, "cuda": 32768}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The value a setting ended up with, and why."""
+
+    setting: str
+    value: int | str
+    reason: str
+
+    @property
+    def automatic(self) -> bool:
+        """True if the value was not written by the user."""
+        return self.reason != GIVEN
+
+    def __str__(self) -> str:
+        return f"{self.setting} = {self.value}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePlan:
+    """What has to be known before the model is loaded."""
+
+    device: str
+    threads: int
+    compute_dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class SizePlan:
+    """Sizes that depend on the model and on the longest prompt, in tokens, rows and MiB."""
+
+    longest_prompt: int
+    max_new_tokens: int
+    max_running: int
+    kv_memory_mb: int
+    keep_logits_mb: int
+    head_chunk_tokens: int
+    micro_batch_tokens: int
+
+    @property
+    def longest_row(self) -> int:
+        """Most tokens one trajectory can have."""
+        return self.longest_prompt + self.max_new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings with nothing left to choose. Stored in the run directory, and reused as it is on resume."""
+
+    settings: Settings
+    machine: MachinePlan
+    sizes: SizePlan
+    choices: tuple[Choice, ...]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {
+            "settings": self.settings.to_mapping(),
+            "machine": asdict(self.machine),
+            "sizes": asdict(self.sizes),
+            "choices": [asdict(choice) for choice in self.choices],
+        }
+
+    @staticmethod
+    def from_mapping(data: Mapping[str, Any]) -> Resolved:
+        """Read back what :meth:`to_mapping` wrote. Raises InputError if it is damaged."""
+        try:
+            return Resolved(
+                settings_from_mapping(data["settings"]),
+                MachinePlan(**data["machine"]),
+                SizePlan(**data["sizes"]),
+                tuple(Choice(**choice) for choice in data["choices"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                "run.json", str(error), "the stored settings are incomplete", "Start a new run from its settings file."
+            ) from error
+
+
+def resolve_machine(settings: Settings, machine: MachineFacts) -> tuple[MachinePlan, tuple[Choice, ...]]:
+    """Device, threads and compute dtype. Raises InputError for a GPU that is not there."""
+    device = _device(settings, machine)
+    threads = _choose("run.threads", settings.run.threads, machine.cores, f"this process may use {machine.cores} cores")
+    dtype = _compute_dtype(settings, machine, str(device.value))
+    return MachinePlan(str(device.value), int(threads.value), str(dtype.value)), (device, threads, dtype)
+
+
+def resolve_sizes(
+    settings: Settings, plan: MachinePlan, machine: MachineFacts, model: ModelFacts, longest_prompt: int
+) -> tuple[SizePlan, tuple[Choice, ...]]:
+    """Generation length, engine and micro-batch sizes. ``longest_prompt`` in tokens over all tasks.
+
+    Raises InputError if the prompt leaves no room in the context or the model does not fit into memory.
+    """
+    element = ELEMENT_BYTES[plan.compute_dtype]
+    total = machine.cuda[0].memory_bytes if plan.device == "cuda" else machine.memory_bytes
+    free = total - resident_bytes(settings, plan, model)
+    if free <= 0:
+        raise InputError(
+            "model.path",
+            settings.model.path,
+            f"training it takes {(total - free) / 1e9:.1f} GB and {total / 1e9:.1f} GB are free on {plan.device}",
+            "Use a smaller model, [model.lora], or a machine with more memory.",
+        )
+    new_tokens = _max_new_tokens(settings, model, longest_prompt)
+    row = longest_prompt + int(new_tokens.value)
+    batch = settings.rollout.group_size * settings.rollout.prompts_per_step
+    running = _choose(
+        "rollout.max_running",
+        settings.rollout.max_running,
+        min(batch, MOST_RUNNING),
+        f"a batch has {batch} rows, and decoding gains little beyond {MOST_RUNNING} at once",
+    )
+    kv = _kv_memory(settings, model.kv_bytes_per_token(element), row, int(running.value), free)
+    keep = _choose(
+        "logprobs.keep_logits_mb",
+        settings.logprobs.keep_logits_mb,
+        free // 8 // MIB,
+        f"an eighth of the {free // MIB} MiB the model copies leave free",
+    )
+    chunk = _choose(
+        "logprobs.head_chunk_tokens",
+        settings.logprobs.head_chunk_tokens,
+        max(16, LOGITS_CHUNK_BYTES // (4 * model.vocabulary)),
+        f"keeps float32 logits of a vocabulary of {model.vocabulary} near {LOGITS_CHUNK_BYTES // MIB} MiB",
+    )
+    left = free - (int(kv.value) + int(keep.value)) * MIB
+    micro = _micro_batch(settings, plan, model, row, left)
+    sizes = SizePlan(
+        longest_prompt,
+        int(new_tokens.value),
+        int(running.value),
+        int(kv.value),
+        int(keep.value),
+        int(chunk.value),
+        int(micro.value),
+    )
+    return sizes, (new_tokens, running, kv, keep, chunk, micro)
+
+
+def resolve(settings: Settings, machine: MachineFacts, model: ModelFacts, longest_prompt: int) -> Resolved:
+    """Both halves at once. Raises InputError as they do."""
+    plan, first = resolve_machine(settings, machine)
+    sizes, second = resolve_sizes(settings, plan, machine, model, longest_prompt)
+    return Resolved(settings, plan, sizes, (*first, *second))
+
+
+def describe(choices: Sequence[Choice]) -> list[str]:
+    """One line for each automatic choice."""
+    return [str(choice) for choice in choices if choice.automatic]
+
+
+def resident_bytes(settings: Settings, plan: MachinePlan, model: ModelFacts) -> int:
+    """Bytes held all through training: weights, gradients, two AdamW moments, and the engine's cast copy.
+
+    The copy is counted when the compute dtype differs from the masters' or LoRA is merged for the engine.
+    """
+    master, compute = ELEMENT_BYTES[settings.model.master_dtype], ELEMENT_BYTES[plan.compute_dtype]
+    copied = master != compute or settings.model.lora is not None
+    training = model.trainable_parameters * (master + 2 * 4)
+    return model.parameters * (master + (compute if copied else 0)) + training
+
+
+def activation_bytes_per_token(settings: Settings, plan: MachinePlan, model: ModelFacts) -> int:
+    """Estimate of what one token keeps for the backward pass.
+
+    Counts the inputs of every linear layer and norm of a gated decoder block, plus half for attention
+    and allocator slack. With checkpointing only the block inputs stay, and one block is live.
+    """
+    element = ELEMENT_BYTES[plan.compute_dtype]
+    block = element * (10 * model.hidden + 5 * model.intermediate) + 8 * model.hidden
+    if settings.model.gradient_checkpointing:
+        return int(1.5 * (model.layers * model.hidden * element + block))
+    return int(1.5 * model.layers * block)
+
+
+def _choose(name: str, given: int | str, automatic: int | str, reason: str) -> Choice:
+    return Choice(name, automatic, reason) if given == "auto" else Choice(name, given, GIVEN)
+
+
+def _device(settings: Settings, machine: MachineFacts) -> Choice:
+    if settings.run.device == "cuda" and not machine.cuda:
+        raise InputError("run.device", "cuda", "no GPU is visible to this process", 'Set it to "cpu" or "auto".')
+    if machine.cuda:
+        return _choose("run.device", settings.run.device, "cuda", f"a GPU is here ({machine.cuda[0].name})")
+    return _choose("run.device", settings.run.device, "cpu", "no GPU is visible to this process")
+
+
+def _compute_dtype(settings: Settings, machine: MachineFacts, device: str) -> Choice:
+    native = machine.cuda[0].bfloat16 if device == "cuda" else machine.cpu_bfloat16
+    if settings.model.path.startswith("tiny:"):
+        value, reason = "float32", "a tiny model gains nothing from a narrower type"
+    elif native:
+        value, reason = "bfloat16", f"this {'GPU' if device == 'cuda' else 'processor'} multiplies bfloat16 natively"
+    else:
+        value, reason = "float32", f"bfloat16 is emulated on this {'GPU' if device == 'cuda' else 'processor'}"
+    return _choose("model.compute_dtype", settings.model.compute_dtype, value, reason)
+
+
+def _max_new_tokens(settings: Settings, model: ModelFacts, longest_prompt: int) -> Choice:
+    room = model.context_length - longest_prompt
+    if room < 1:
+        raise InputError(
+            "environments",
+            f"{longest_prompt} prompt tokens",
+            f"the model's context holds {model.context_length}",
+            "Drop or shorten the longest prompts.",
+        )
+    given = settings.rollout.max_new_tokens
+    if given != "auto" and given > room:
+        raise InputError(
+            "rollout.max_new_tokens",
+            given,
+            f"with the longest prompt of {longest_prompt} tokens it exceeds the context of {model.context_length}",
+            f"Set it to at most {room}.",
+        )
+    reason = (
+        f"the default of {DEFAULT_COMPLETION} for short answers fits the context of {model.context_length}"
+        if room >= DEFAULT_COMPLETION
+        else f"the context of {model.context_length} leaves {room} after the longest prompt of {longest_prompt} tokens"
+    )
+    return _choose("rollout.max_new_tokens", given, min(DEFAULT_COMPLETION, room), reason)
+
+
+def _kv_memory(settings: Settings, per_token: int, row: int, running: int, free: int) -> Choice:
+    one_row = per_token * row
+    needed, most = -(-running * one_row // MIB), max(1, free // 4 // MIB)
+    reason = (
+        f"{running} rows of {row} tokens need {needed} MiB"
+        if needed <= most
+        else f"a quarter of the free memory; {running} rows of {row} tokens would need {needed} MiB: fewer run at once"
+    )
+    choice = _choose("rollout.kv_memory_mb", settings.rollout.kv_memory_mb, min(needed, most), reason)
+    if int(choice.value) * MIB < one_row:
+        raise InputError(
+            "rollout.kv_memory_mb",
+            choice.value,
+            f"one row of {row} tokens needs {one_row / MIB:.1f} MiB",
+            f"Set it to at least {-(-one_row // MIB)}, or lower rollout.max_new_tokens.",
+        )
+    return choice
+
+
+def _micro_batch(settings: Settings, plan: MachinePlan, model: ModelFacts, row: int, left: int) -> Choice:
+    given = settings.policy.micro_batch_tokens
+    if given != "auto":
+        if given < row:
+            raise InputError(
+                "policy.micro_batch_tokens",
+                given,
+                f"prompt and completion together can have {row} tokens, and a sequence is never split",
+                f"Set it to at least {row}.",
+            )
+        return Choice("policy.micro_batch_tokens", given, GIVEN)
+    per_token = activation_bytes_per_token(settings, plan, model)
+    fitting, most = int(0.5 * left / per_token), MOST_MICRO_BATCH[plan.device]
+    if fitting < row:
+        raise InputError(
+            "policy.micro_batch_tokens",
+            "auto",
+            f"a row of {row} tokens takes about {row * per_token / 1e9:.1f} GB of activations "
+            f"and {max(left, 0) / 2e9:.1f} GB are set aside for them",
+            "Set model.gradient_checkpointing = true, lower rollout.max_new_tokens, or give a number to try anyway.",
+        )
+    reason = (
+        f"larger passes are no faster on {plan.device}"
+        if fitting >= most
+        else f"half of the free memory at about {per_token / 1e6:.2f} MB of activations a token"
+    )
+    return Choice("policy.micro_batch_tokens", max(row, min(fitting, most)), reason)
