@@ -18,6 +18,8 @@ class TokenBatch:
     ``logprobs`` (M,) has gradient; all others are constants. ``old_logprobs`` is the proximal policy,
     ``sampler_logprobs`` the behaviour policy. ``mask`` is false on tokens that are not trained; values
     there may be anything, NaN included, and must not reach loss, gradient or statistics.
+    ``anchor_weights`` (M,) replaces the row's one weight where environments have their own;
+    ``entropies`` (M,) is of the whole vocabulary, in nats, for the statistics alone.
     """
 
     logprobs: torch.Tensor
@@ -27,6 +29,8 @@ class TokenBatch:
     sequence_index: torch.Tensor
     sampler_logprobs: torch.Tensor | None = None
     reference_logprobs: torch.Tensor | None = None
+    anchor_weights: torch.Tensor | None = None
+    entropies: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,112 @@
+"""The objective of a policy update, composed from the parts of one algorithm.
+
+``loss = aggregate( trust_region(ratio, advantage) + weight * anchor )`` over the trained tokens. Its gradient is what
+the optimizer step uses; its value is often 0 (centred advantages, ratio 1) and says nothing alone.
+
+Example, two sequences of one group in a single micro-batch::
+
+    spec = algorithm_row("grpo").spec
+    advantages = sequence_advantages(np.array([1.0, 0.0]), ["task", "task"], spec.advantage).values
+    sequence = torch.tensor([0, 0, 0, 1, 1])
+    totals = step_totals(torch.bincount(sequence), torch.tensor([0, 0]))
+    logprobs = torch.randn(5, requires_grad=True)
+    batch = TokenBatch(logprobs, logprobs.detach(), torch.tensor(advantages)[sequence],
+                       torch.ones(5, dtype=torch.bool), sequence)
+    result = objective(batch, totals, spec)
+    result.loss.backward()
+    print(result.statistics.finalize(totals.tokens))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from posttrain.errors import InputError
+from posttrain.policy.aggregation import aggregate
+from posttrain.policy.anchors import anchor_values
+from posttrain.policy.batch import StepTotals, TokenBatch
+from posttrain.policy.ratios import clamped_log_ratio
+from posttrain.policy.statistics import ObjectiveStatistics, token_statistics
+from posttrain.policy.trust_region import clip_masks, surrogate
+from posttrain.settings.objective import LOG_RATIO_CLAMP, Anchor, ObjectiveSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveResult:
+    """``loss``: scalar with gradient, this micro-batch's part of the step's loss (parts add up, they are not averaged).
+    ``statistics``: partial sums that add over micro-batches."""
+
+    loss: torch.Tensor
+    statistics: ObjectiveStatistics
+
+
+def objective(batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec) -> ObjectiveResult:
+    """Loss and statistics of one micro-batch.
+
+    Masked tokens are removed before anything is computed, so NaN and infinity there reach neither loss, gradient nor
+    statistics. With ``ratio.level = "none"`` the token loss is ``-A log pi``. Raises InputError if the parts need
+    log-probs that the batch does not carry.
+    """
+    mask = batch.mask
+    logprobs = batch.logprobs[mask]
+    advantages = batch.advantages[mask].to(logprobs.dtype)
+    sequence_index = batch.sequence_index[mask]
+    denominator = _denominator(batch, spec)[mask]
+    raw = logprobs.detach() - denominator
+    log_ratio = clamped_log_ratio(logprobs, denominator)
+    ratio = torch.exp(log_ratio)
+    if spec.ratio.level == "none":
+        token_losses, clamped = -advantages * logprobs, torch.zeros_like(raw, dtype=torch.bool)
+    else:
+        token_losses, clamped = surrogate(ratio, advantages, spec.trust_region), raw.abs() > LOG_RATIO_CLAMP
+    reference = None if batch.reference_logprobs is None else batch.reference_logprobs[mask]
+    anchored = _anchor(batch, logprobs, reference, log_ratio, spec.anchor)
+    if anchored is not None:
+        token_losses = token_losses + anchored
+    loss = aggregate(token_losses, sequence_index, totals, spec.aggregation)
+    statistics = token_statistics(
+        loss=loss,
+        logprobs=logprobs,
+        log_ratio=raw,
+        advantages=advantages,
+        masks=clip_masks(ratio.detach(), advantages, spec.trust_region),
+        clamped=clamped,
+        anchor_kl=_anchor_kl(logprobs, reference),
+        entropies=None if batch.entropies is None else batch.entropies[mask],
+    )
+    return ObjectiveResult(loss, statistics)
+
+
+def _denominator(batch: TokenBatch, spec: ObjectiveSpec) -> torch.Tensor:
+    if spec.ratio.level == "none" or spec.ratio.denominator == "proximal":
+        return batch.old_logprobs
+    if batch.sampler_logprobs is None:
+        fix = "Pass the engine's log-probs, or set it to 'proximal'"
+        raise InputError("policy.ratio.denominator", "sampler", "the batch carries no sampler log-probs", fix)
+    return batch.sampler_logprobs
+
+
+def _anchor(
+    batch: TokenBatch,
+    logprobs: torch.Tensor,
+    reference: torch.Tensor | None,
+    log_ratio: torch.Tensor,
+    spec: Anchor,
+) -> torch.Tensor | None:
+    """Weighted anchor term per trained token, or ``None`` where the loss has none."""
+    if spec.place != "loss" or (spec.weight == 0 and batch.anchor_weights is None):
+        return None
+    if reference is None:
+        fix = "Score the batch with the reference model, or set the weight to 0"
+        raise InputError("policy.anchor.weight", spec.weight, "the batch carries no reference log-probs", fix)
+    weights = spec.weight if batch.anchor_weights is None else batch.anchor_weights[batch.mask].to(logprobs.dtype)
+    return weights * anchor_values(logprobs, reference, log_ratio, spec)
+
+
+@torch.no_grad()
+def _anchor_kl(logprobs: torch.Tensor, reference: torch.Tensor | None) -> torch.Tensor | None:
+    if reference is None:
+        return None
+    return anchor_values(logprobs, reference, torch.zeros_like(logprobs), Anchor(estimator="k3"))

@@ -1,0 +1,146 @@
+"""What the objective saw, as partial sums that add over micro-batches and ranks.
+
+Names are those of the signal registry. Shares of *trained* tokens are divided by the step's own count, so they do not
+change when sequences with advantage 0 are skipped; means over *scored* tokens are over the tokens the objective was
+given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from posttrain.policy.trust_region import ClipMasks
+
+_LOG_RATIO_LIMIT = 300.0
+"""Raw log ratios are bounded here for the statistics alone, so that w^2 stays finite in float64."""
+
+
+class Total(IntEnum):
+    """Sums over tokens; the position in ``ObjectiveStatistics.totals``."""
+
+    SCORED = 0
+    LOSS = 1
+    CLIP_LOW = 2
+    CLIP_HIGH = 3
+    CLIP_DUAL = 4
+    OUT_OF_BOUNDS = 5
+    CLAMPED = 6
+    WITH_GRADIENT = 7
+    RATIO = 8
+    RATIO_SQUARED = 9
+    KL = 10
+    NEGATIVE_LOGPROB = 11
+    ENTROPY = 12
+    ENTROPY_TOKENS = 13
+    ANCHOR_KL = 14
+    ANCHOR_TOKENS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveStatistics:
+    """Partial statistics of one or more micro-batches, on the device of the batch; nothing is synchronised until
+    :meth:`finalize`.
+
+    ``totals`` float64 (16,) in the order of :class:`Total`; ``log_ratio_max`` and ``log_ratio_min`` float64 scalars,
+    -inf and +inf where nothing was scored.
+    """
+
+    totals: torch.Tensor
+    log_ratio_max: torch.Tensor
+    log_ratio_min: torch.Tensor
+
+    @classmethod
+    def empty(cls, device: torch.device | str = "cpu") -> ObjectiveStatistics:
+        """The neutral element of ``+``."""
+        infinity = torch.tensor(float("inf"), dtype=torch.float64, device=device)
+        return cls(torch.zeros(len(Total), dtype=torch.float64, device=device), -infinity, infinity)
+
+    def __add__(self, other: ObjectiveStatistics) -> ObjectiveStatistics:
+        return ObjectiveStatistics(
+            self.totals + other.totals,
+            torch.maximum(self.log_ratio_max, other.log_ratio_max),
+            torch.minimum(self.log_ratio_min, other.log_ratio_min),
+        )
+
+    def finalize(self, trained_tokens: int, steps: int = 1) -> dict[str, float]:
+        """Values by signal name.
+
+        ``trained_tokens``: ``StepTotals.tokens``, summed over the optimizer steps merged here; ``steps``: how many
+        those are (the loss is their mean). Quantities nobody measured are absent, not 0.
+        """
+        total = dict(zip(Total, self.totals.tolist(), strict=True))
+        scored, trained = total[Total.SCORED], float(max(trained_tokens, 1))
+        values = {
+            "policy/loss": total[Total.LOSS] / max(steps, 1),
+            "policy/clip_fraction_low": total[Total.CLIP_LOW] / trained,
+            "policy/clip_fraction_high": total[Total.CLIP_HIGH] / trained,
+            "policy/clip_fraction_dual": total[Total.CLIP_DUAL] / trained,
+            "policy/gradient_token_share": total[Total.WITH_GRADIENT] / trained,
+        }
+        if scored:
+            values |= {
+                "policy/out_of_bounds_share": total[Total.OUT_OF_BOUNDS] / scored,
+                "policy/ratio_clamped_share": total[Total.CLAMPED] / scored,
+                "policy/ratio_mean": total[Total.RATIO] / scored,
+                "policy/ratio_max": float(self.log_ratio_max.exp()),
+                "policy/ratio_min": float(self.log_ratio_min.exp()),
+                "policy/ratio_ess": total[Total.RATIO] ** 2 / max(scored * total[Total.RATIO_SQUARED], 1e-300),
+                "policy/approx_kl": total[Total.KL] / scored,
+                "policy/sampled_entropy": total[Total.NEGATIVE_LOGPROB] / scored,
+            }
+        if total[Total.ENTROPY_TOKENS]:
+            values["policy/entropy"] = total[Total.ENTROPY] / total[Total.ENTROPY_TOKENS]
+        if total[Total.ANCHOR_TOKENS]:
+            values["policy/anchor_kl"] = total[Total.ANCHOR_KL] / total[Total.ANCHOR_TOKENS]
+        return values
+
+
+@torch.no_grad()
+def token_statistics(
+    *,
+    loss: torch.Tensor,
+    logprobs: torch.Tensor,
+    log_ratio: torch.Tensor,
+    advantages: torch.Tensor,
+    masks: ClipMasks,
+    clamped: torch.Tensor,
+    anchor_kl: torch.Tensor | None,
+    entropies: torch.Tensor | None,
+) -> ObjectiveStatistics:
+    """Statistics of one micro-batch from its trained tokens, all (m,) except ``loss`` (scalar).
+
+    ``log_ratio`` is raw, not clamped; ``clamped`` marks tokens the clamp leaves without gradient.
+    """
+    empty = ObjectiveStatistics.empty(logprobs.device)
+    if logprobs.numel() == 0:
+        return empty
+    raw = log_ratio.double().clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
+    ratio = raw.exp()
+    with_gradient = (advantages != 0) & ~(masks.low | masks.high | masks.dual | clamped)
+    zero = empty.totals[0]
+    count = zero + logprobs.numel()
+    totals = {
+        Total.SCORED: count,
+        Total.LOSS: loss.double(),
+        Total.CLIP_LOW: masks.low.sum(),
+        Total.CLIP_HIGH: masks.high.sum(),
+        Total.CLIP_DUAL: masks.dual.sum(),
+        Total.OUT_OF_BOUNDS: masks.out_of_bounds.sum(),
+        Total.CLAMPED: clamped.sum(),
+        Total.WITH_GRADIENT: with_gradient.sum(),
+        Total.RATIO: ratio.sum(),
+        Total.RATIO_SQUARED: (ratio * ratio).sum(),
+        Total.KL: (ratio - 1.0 - raw).sum(),
+        Total.NEGATIVE_LOGPROB: -logprobs.double().sum(),
+        Total.ENTROPY: zero if entropies is None else entropies.double().sum(),
+        Total.ENTROPY_TOKENS: zero if entropies is None else count,
+        Total.ANCHOR_KL: zero if anchor_kl is None else anchor_kl.double().sum(),
+        Total.ANCHOR_TOKENS: zero if anchor_kl is None else count,
+    }
+    stacked = torch.stack([totals[name].double() for name in Total])
+    return ObjectiveStatistics(stacked, raw.max(), raw.min())
