@@ -20,7 +20,7 @@ SIGNALS: tuple[Signal, ...] = (
         "Standard deviation (denominator n) of the reward over all gradable trajectories of the step, between and "
         "within groups.",
         Reduction.LAST,
-        assumes="Says nothing about the spread within groups: constant groups that differ from each other have one too.",
+        assumes="Says nothing about the spread within groups: constant groups that differ from each other have one.",
         aliases=("rewards/std",),
     ),
     Signal(
