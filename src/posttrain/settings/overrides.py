@@ -13,6 +13,8 @@ from posttrain.settings.schema import Path, dotted
 
 _NAME = re.compile(r"--([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)+)")
 
+_LOOSE_FLOAT = re.compile(r"[+-]?(?:\d+\.|\.\d+)(?:[eE][+-]?\d+)?")
+
 
 @dataclass(frozen=True, slots=True)
 class Override:
@@ -56,7 +58,7 @@ def parse_value(text: str) -> Any:
     try:
         document = tomllib.loads(f"value = {text}\n")
     except tomllib.TOMLDecodeError:
-        return text
+        return float(text) if _LOOSE_FLOAT.fullmatch(text) else text
     return document["value"] if len(document) == 1 else text
 
 

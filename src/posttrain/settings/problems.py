@@ -72,6 +72,10 @@ def _describe(detail: ErrorDetails, data: Mapping[str, Any], source: Source) -> 
         fix = f"Set it to one of {', '.join(repr(k) for k in ENVIRONMENT_KINDS)}.{hint}"
         problem = "is required" if given is None else "there is no such kind of environment"
         return InputError(dotted((*path, "kind")), given, problem + source.where((*path, "kind")), fix)
+    if kind == "value_error":
+        return InputError(
+            dotted(path), value, detail["msg"].removeprefix("Value error, ") + where, "Change one of them."
+        )
     if dotted(path) == "environments" and not value:
         return InputError("environments", value, f"no environment is given{where}", "Add a table [environments.NAME].")
     return InputError(dotted(path), value, f"this value is not allowed{where}", f"Set it to {_allowed_at(path, data)}.")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from posttrain.errors import InputError
-from posttrain.settings.facts import ELEMENT_BYTES, MachineFacts, ModelFacts
+from posttrain.settings.facts import ELEMENT_BYTES, MachineFacts, ModelSizes, feed_forward_width, kv_bytes_per_token
 from posttrain.settings.load import settings_from_mapping
 from posttrain.settings.tree import Settings
 
@@ -106,15 +106,22 @@ def resolve_machine(settings: Settings, machine: MachineFacts) -> tuple[MachineP
 
 
 def resolve_sizes(
-    settings: Settings, plan: MachinePlan, machine: MachineFacts, model: ModelFacts, longest_prompt: int
+    settings: Settings,
+    plan: MachinePlan,
+    machine: MachineFacts,
+    model: ModelSizes,
+    longest_prompt: int,
+    trainable_parameters: int | None = None,
 ) -> tuple[SizePlan, tuple[Choice, ...]]:
     """Generation length, engine and micro-batch sizes. ``longest_prompt`` in tokens over all tasks.
+
+    ``trainable_parameters`` counts the adapters when LoRA is on; ``None``: every weight is trained.
 
     Raises InputError if the prompt leaves no room in the context or the model does not fit into memory.
     """
     element = ELEMENT_BYTES[plan.compute_dtype]
     total = machine.cuda[0].memory_bytes if plan.device == "cuda" else machine.memory_bytes
-    free = total - resident_bytes(settings, plan, model)
+    free = total - resident_bytes(settings, plan, model, trainable_parameters)
     if free <= 0:
         raise InputError(
             "model.path",
@@ -131,7 +138,7 @@ def resolve_sizes(
         min(batch, MOST_RUNNING),
         f"a batch has {batch} rows, and decoding gains little beyond {MOST_RUNNING} at once",
     )
-    kv = _kv_memory(settings, model.kv_bytes_per_token(element), row, int(running.value), free)
+    kv = _kv_memory(settings, kv_bytes_per_token(model, element), row, int(running.value), free)
     keep = _choose(
         "logprobs.keep_logits_mb",
         settings.logprobs.keep_logits_mb,
@@ -158,10 +165,16 @@ def resolve_sizes(
     return sizes, (new_tokens, running, kv, keep, chunk, micro)
 
 
-def resolve(settings: Settings, machine: MachineFacts, model: ModelFacts, longest_prompt: int) -> Resolved:
+def resolve(
+    settings: Settings,
+    machine: MachineFacts,
+    model: ModelSizes,
+    longest_prompt: int,
+    trainable_parameters: int | None = None,
+) -> Resolved:
     """Both halves at once. Raises InputError as they do."""
     plan, first = resolve_machine(settings, machine)
-    sizes, second = resolve_sizes(settings, plan, machine, model, longest_prompt)
+    sizes, second = resolve_sizes(settings, plan, machine, model, longest_prompt, trainable_parameters)
     return Resolved(settings, plan, sizes, (*first, *second))
 
 
@@ -170,25 +183,27 @@ def describe(choices: Sequence[Choice]) -> list[str]:
     return [str(choice) for choice in choices if choice.automatic]
 
 
-def resident_bytes(settings: Settings, plan: MachinePlan, model: ModelFacts) -> int:
+def resident_bytes(
+    settings: Settings, plan: MachinePlan, model: ModelSizes, trainable_parameters: int | None = None
+) -> int:
     """Bytes held all through training: weights, gradients, two AdamW moments, and the engine's cast copy.
 
     The copy is counted when the compute dtype differs from the masters' or LoRA is merged for the engine.
     """
     master, compute = ELEMENT_BYTES[settings.model.master_dtype], ELEMENT_BYTES[plan.compute_dtype]
     copied = master != compute or settings.model.lora is not None
-    training = model.trainable_parameters * (master + 2 * 4)
-    return model.parameters * (master + (compute if copied else 0)) + training
+    trained = model.parameters if trainable_parameters is None else trainable_parameters
+    return model.parameters * (master + (compute if copied else 0)) + trained * (master + 2 * 4)
 
 
-def activation_bytes_per_token(settings: Settings, plan: MachinePlan, model: ModelFacts) -> int:
+def activation_bytes_per_token(settings: Settings, plan: MachinePlan, model: ModelSizes) -> int:
     """Estimate of what one token keeps for the backward pass.
 
     Counts the inputs of every linear layer and norm of a gated decoder block, plus half for attention
     and allocator slack. With checkpointing only the block inputs stay, and one block is live.
     """
     element = ELEMENT_BYTES[plan.compute_dtype]
-    block = element * (10 * model.hidden + 5 * model.intermediate) + 8 * model.hidden
+    block = element * (10 * model.hidden + 5 * feed_forward_width(model)) + 8 * model.hidden
     if settings.model.gradient_checkpointing:
         return int(1.5 * (model.layers * model.hidden * element + block))
     return int(1.5 * model.layers * block)
@@ -217,7 +232,7 @@ def _compute_dtype(settings: Settings, machine: MachineFacts, device: str) -> Ch
     return _choose("model.compute_dtype", settings.model.compute_dtype, value, reason)
 
 
-def _max_new_tokens(settings: Settings, model: ModelFacts, longest_prompt: int) -> Choice:
+def _max_new_tokens(settings: Settings, model: ModelSizes, longest_prompt: int) -> Choice:
     room = model.context_length - longest_prompt
     if room < 1:
         raise InputError(
@@ -261,7 +276,7 @@ def _kv_memory(settings: Settings, per_token: int, row: int, running: int, free:
     return choice
 
 
-def _micro_batch(settings: Settings, plan: MachinePlan, model: ModelFacts, row: int, left: int) -> Choice:
+def _micro_batch(settings: Settings, plan: MachinePlan, model: ModelSizes, row: int, left: int) -> Choice:
     given = settings.policy.micro_batch_tokens
     if given != "auto":
         if given < row:

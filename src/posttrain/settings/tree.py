@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import field_serializer
+
 from posttrain.settings.environments import EnvironmentSettings
 from posttrain.settings.field import Auto, NonNegative, Positive, Section, setting
+from posttrain.settings.objective import (
+    Advantage,
+    Aggregation,
+    Anchor,
+    GroupFilter,
+    Overlong,
+    Ratio,
+    TrustRegion,
+)
 
 Acknowledgement = Literal["soft_reward_without_anchor", "k1_in_loss", "k3_in_reward"]
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
@@ -187,13 +198,13 @@ class PolicySettings(Section):
         assumes="verifiable reward, sync",
         min_length=1,
     )
-    advantage: dict[str, Any] = setting({}, "Overrides of the row's advantage.", reason="the row's own values")
-    ratio: dict[str, Any] = setting({}, "Overrides of the row's ratio.", reason="the row's own values")
-    trust_region: dict[str, Any] = setting({}, "Overrides of the row's trust region.", reason="the row's own values")
-    anchor: dict[str, Any] = setting({}, "Overrides of the row's anchor.", reason="the row's own values")
-    aggregation: dict[str, Any] = setting({}, "Overrides of the row's aggregation.", reason="the row's own values")
-    overlong: dict[str, Any] = setting({}, "Overrides of the row's overlong rules.", reason="the row's own values")
-    sampling: dict[str, Any] = setting({}, "Overrides of the row's dynamic sampling.", reason="the row's own values")
+    advantage: Advantage | None = setting(None, "Values that replace the row's.", reason="the row's own values")
+    ratio: Ratio | None = setting(None, "Values that replace the row's.", reason="the row's own values")
+    trust_region: TrustRegion | None = setting(None, "Values that replace the row's.", reason="the row's own values")
+    anchor: Anchor | None = setting(None, "Values that replace the row's.", reason="the row's own values")
+    aggregation: Aggregation | None = setting(None, "Values that replace the row's.", reason="the row's own values")
+    overlong: Overlong | None = setting(None, "Values that replace the row's.", reason="the row's own values")
+    group_filter: GroupFilter | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     learning_rate: float = setting(
         1e-6,
         "Peak learning rate of AdamW.",
@@ -256,6 +267,11 @@ class PolicySettings(Section):
         reason="a risky combination should be visible in the configuration",
     )
 
+    @field_serializer("advantage", "ratio", "trust_region", "anchor", "aggregation", "overlong", "group_filter")
+    def _only_what_was_set(self, part: Section | None) -> dict[str, Any] | None:
+        # A part's unset fields are the row's, not the part's own defaults, so they must not be written down.
+        return None if part is None else part.model_dump(mode="json", exclude_unset=True)
+
 
 class EvaluationSettings(Section):
     """``[evaluation]``: held-out tasks."""
@@ -278,7 +294,7 @@ class EvaluationSettings(Section):
         True, "Also evaluate greedy decoding, once per task.", reason="it is how models are often used"
     )
     max_tasks: int = setting(256, "Held-out tasks used, from the first on, for each environment.", reason="time", ge=1)
-    k: tuple[int, ...] = setting(
+    k: tuple[Positive, ...] = setting(
         (1, 4, 16), "The k of pass@k and majority@k.", reason="powers of four up to `samples`", min_length=1
     )
 

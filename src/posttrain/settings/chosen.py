@@ -1,0 +1,54 @@
+"""The algorithm a run really uses: a row of the table with the overrides of ``[policy]`` in it."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from posttrain.errors import InputError
+from posttrain.settings.algorithms import algorithm_row
+from posttrain.settings.environments import reward_kind_of
+from posttrain.settings.objective import ObjectiveSpec
+from posttrain.settings.tree import PolicySettings, Settings
+
+SOFT_ANCHOR_WEIGHT = 0.01
+"""Anchor weight of a soft reward when nothing is said. Published recipes use 0.001 to 0.04 for the KL term."""
+
+
+def chosen_objective(policy: PolicySettings) -> ObjectiveSpec:
+    """The row named by ``policy.algorithm`` with its overrides. Raises InputError if they contradict it."""
+    row = algorithm_row(policy.algorithm)
+    parts = {name: getattr(policy, name) for name in ObjectiveSpec.model_fields}
+    try:
+        return row.spec.override(**parts)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        setting = ".".join(("policy", *(str(part) for part in detail["loc"])))
+        message = detail["msg"].removeprefix("Value error, ")
+        given = {name: part.model_dump(exclude_unset=True) for name, part in parts.items() if part is not None}
+        raise InputError(
+            setting, given, f"{message} (the rest comes from row {row.name!r})", f"See posttrain algorithms {row.name}."
+        ) from None
+
+
+def anchor_weights(settings: Settings) -> dict[str, float]:
+    """Weight of the pull towards the reference for each environment.
+
+    The environment's own table wins, then ``policy.anchor.weight`` if written, then the row's for a verifiable
+    reward and :data:`SOFT_ANCHOR_WEIGHT` for a soft one.
+    """
+    spec = chosen_objective(settings.policy)
+    written = settings.policy.anchor is not None and "weight" in settings.policy.anchor.model_fields_set
+    weights: dict[str, float] = {}
+    for name, environment in settings.environments.items():
+        if environment.anchor is not None:
+            weights[name] = environment.anchor.weight
+        elif written or reward_kind_of(environment) == "verifiable":
+            weights[name] = spec.anchor.weight
+        else:
+            weights[name] = max(spec.anchor.weight, SOFT_ANCHOR_WEIGHT)
+    return weights
+
+
+def needs_reference(settings: Settings) -> bool:
+    """True if any environment is anchored, so that a frozen copy of the first policy is held."""
+    return any(weight > 0 for weight in anchor_weights(settings).values())

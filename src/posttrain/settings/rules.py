@@ -1,0 +1,234 @@
+"""Combinations that are refused before anything is loaded, one function for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from posttrain.errors import InputError
+from posttrain.settings.chosen import anchor_weights, chosen_objective
+from posttrain.settings.environments import FunctionSettings, reward_kind_of
+from posttrain.settings.objective import Need, ObjectiveSpec
+from posttrain.settings.tree import Settings
+
+SMALLEST_BFLOAT16_RATE = 2.0**-14
+"""Half the distance between bfloat16 numbers near 0.02, the size of a typical weight: smaller steps round away."""
+
+
+def check_settings(settings: Settings) -> ObjectiveSpec:
+    """Apply every rule; returns the objective the run will use. Raises InputError for the first one broken."""
+    spec = chosen_objective(settings.policy)
+    for rule in RULES:
+        rule(settings, spec)
+    return spec
+
+
+def environment_names(settings: Settings, spec: ObjectiveSpec) -> None:
+    """Names become parts of file and signal names."""
+    for name in settings.environments:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+            raise InputError(
+                f"environments.{name}",
+                name,
+                "is no usable name: it becomes part of file names",
+                "Use letters, digits, '_', '-' and '.'.",
+            )
+
+
+def baseline_needs_a_group(settings: Settings, spec: ObjectiveSpec) -> None:
+    """A group of one has no baseline: every advantage would be 0."""
+    if Need.GROUP in spec.needs and settings.rollout.group_size < 2:
+        cause = (
+            f"policy.advantage.baseline = {spec.advantage.baseline!r}"
+            if spec.advantage.baseline != "none"
+            else f"policy.group_filter.rule = {spec.group_filter.rule!r}"
+        )
+        raise InputError(
+            "rollout.group_size",
+            settings.rollout.group_size,
+            f"{cause} compares attempts of one group",
+            "Set it to 2 or more (8 is usual), or use policy.algorithm = 'reinforce'.",
+        )
+
+
+def sampled_distribution_is_trained(settings: Settings, spec: ObjectiveSpec) -> None:
+    """Top-p and top-k change the sampled distribution; the trainer would score another one."""
+    fix = "Set rollout.top_p = 1.0 and rollout.top_k = 0; evaluation is not affected."
+    problem = "the trainer does not replay the sampler's mask, so its log-probs would be of another distribution"
+    if settings.rollout.top_p != 1.0:
+        raise InputError("rollout.top_p", settings.rollout.top_p, problem, fix)
+    if settings.rollout.top_k != 0:
+        raise InputError("rollout.top_k", settings.rollout.top_k, problem, fix)
+
+
+def training_is_not_greedy(settings: Settings, spec: ObjectiveSpec) -> None:
+    """Greedy attempts at one prompt are all equal and their log-probs are not the sampler's."""
+    if settings.rollout.temperature == 0.0:
+        raise InputError(
+            "rollout.temperature",
+            0.0,
+            "greedy attempts are all the same, so there is nothing to learn from",
+            "Set it to 1.0; evaluation.greedy evaluates greedy decoding.",
+        )
+
+
+def updates_do_not_round_away(settings: Settings, spec: ObjectiveSpec) -> None:
+    """AdamW moves a weight by about the learning rate; a bfloat16 master may not notice."""
+    if settings.model.master_dtype == "bfloat16" and settings.policy.learning_rate < SMALLEST_BFLOAT16_RATE:
+        raise InputError(
+            "policy.learning_rate",
+            settings.policy.learning_rate,
+            f"with model.master_dtype = 'bfloat16' a step below {SMALLEST_BFLOAT16_RATE:.1e} rounds away "
+            "at a weight of 0.02",
+            'Set model.master_dtype = "float32".',
+        )
+
+
+def one_update_without_ratio(settings: Settings, spec: ObjectiveSpec) -> None:
+    """Without a ratio a second update on the same batch is off-policy and uncorrected."""
+    if Need.SINGLE_UPDATE in spec.needs and settings.policy.updates_per_batch > 1:
+        raise InputError(
+            "policy.updates_per_batch",
+            settings.policy.updates_per_batch,
+            f"policy.algorithm = {settings.policy.algorithm!r} has no ratio to correct a second update",
+            "Set it to 1, or use an algorithm with a ratio, such as grpo.",
+        )
+
+
+def every_update_gets_a_group(settings: Settings, spec: ObjectiveSpec) -> None:
+    """The groups of a batch are split over its updates."""
+    updates, prompts = settings.policy.updates_per_batch, settings.rollout.prompts_per_step
+    if updates > prompts:
+        raise InputError(
+            "policy.updates_per_batch",
+            updates,
+            f"a batch has only rollout.prompts_per_step = {prompts} groups",
+            f"Set it to at most {prompts}.",
+        )
+
+
+def warmup_ends(settings: Settings, spec: ObjectiveSpec) -> None:
+    """A warm-up longer than the run never reaches the learning rate that was asked for."""
+    updates = settings.run.steps * settings.policy.updates_per_batch
+    if settings.policy.warmup_steps > updates:
+        raise InputError(
+            "policy.warmup_steps",
+            settings.policy.warmup_steps,
+            f"the run has only {updates} optimizer steps",
+            f"Set it to at most {updates}, or raise run.steps.",
+        )
+
+
+def micro_batch_holds_a_completion(settings: Settings, spec: ObjectiveSpec) -> None:
+    """A sequence is never split; the prompt is added once its length is known."""
+    micro, new = settings.policy.micro_batch_tokens, settings.rollout.max_new_tokens
+    if micro != "auto" and new != "auto" and micro <= new:
+        raise InputError(
+            "policy.micro_batch_tokens",
+            micro,
+            f"a sequence is never split, and rollout.max_new_tokens = {new} comes on top of the prompt",
+            f'Set it well above {new}, or to "auto".',
+        )
+
+
+def overlong_fits_the_budget(settings: Settings, spec: ObjectiveSpec) -> None:
+    """The slope of the overlong penalty lies inside the generation budget."""
+    buffer, new = spec.overlong.buffer_tokens, settings.rollout.max_new_tokens
+    if spec.overlong.soft_penalty and buffer is not None and new != "auto" and buffer > new:
+        raise InputError(
+            "policy.overlong.buffer_tokens",
+            buffer,
+            f"the slope is longer than rollout.max_new_tokens = {new}",
+            f"Set it to at most {new}; a fifth of it is usual.",
+        )
+
+
+def refills_have_a_rule(settings: Settings, spec: ObjectiveSpec) -> None:
+    """Refilling replaces dropped groups; without a rule none is dropped."""
+    if spec.group_filter.max_refills > 0 and spec.group_filter.rule == "none":
+        raise InputError(
+            "policy.group_filter.max_refills",
+            spec.group_filter.max_refills,
+            "no group is dropped while policy.group_filter.rule = 'none'",
+            "Set policy.group_filter.rule = 'mixed_success', or max_refills = 0.",
+        )
+
+
+def soft_reward_is_anchored(settings: Settings, spec: ObjectiveSpec) -> None:
+    """A preference can be farmed; only a pull towards the reference bounds how far."""
+    if "soft_reward_without_anchor" in settings.policy.acknowledge:
+        return
+    for name, weight in anchor_weights(settings).items():
+        if weight == 0.0 and reward_kind_of(settings.environments[name]) == "soft":
+            raise InputError(
+                f"environments.{name}.reward_kind",
+                "soft",
+                "a soft reward with anchor weight 0 can be farmed without bound",
+                f'Set environments.{name}.anchor.weight (0.01 is a start), or reward_kind = "verifiable" if the '
+                'function checks a fact, or policy.acknowledge = ["soft_reward_without_anchor"].',
+            )
+
+
+def anchor_has_a_gradient(settings: Settings, spec: ObjectiveSpec) -> None:
+    """Two pairs of estimator and place miss the gradient of the KL altogether."""
+    pair = spec.anchor.biased_pair
+    anchored = any(weight > 0 for weight in anchor_weights(settings).values())
+    if pair is None or not anchored or pair in settings.policy.acknowledge:
+        return
+    problem = {
+        "k1_in_loss": "the expected gradient of k1 in the loss is 0: it adds noise and no anchor",
+        "k3_in_reward": "k3 in the reward has almost no gradient near the reference",
+    }[pair]
+    raise InputError(
+        "policy.anchor.estimator",
+        spec.anchor.estimator,
+        f"with place = {spec.anchor.place!r} {problem}",
+        'Use k2 or k3_corrected in the loss, or k1 in the reward; or policy.acknowledge = ["' + pair + '"].',
+    )
+
+
+def evaluation_has_enough_samples(settings: Settings, spec: ObjectiveSpec) -> None:
+    """pass@k of fewer than k samples is not defined."""
+    largest, samples = max(settings.evaluation.k), settings.evaluation.samples
+    if largest > samples:
+        raise InputError(
+            "evaluation.k",
+            list(settings.evaluation.k),
+            f"pass@{largest} needs {largest} samples a task and evaluation.samples = {samples}",
+            f"Raise evaluation.samples to {largest}, or drop k above {samples}.",
+        )
+
+
+def each_reward_has_its_weight(settings: Settings, spec: ObjectiveSpec) -> None:
+    """Weights belong to reward functions one by one."""
+    for name, environment in settings.environments.items():
+        if not isinstance(environment, FunctionSettings) or environment.reward_weights is None:
+            continue
+        functions = 1 if isinstance(environment.reward, str) else len(environment.reward)
+        if functions != len(environment.reward_weights):
+            raise InputError(
+                f"environments.{name}.reward_weights",
+                list(environment.reward_weights),
+                f"there are {functions} reward functions",
+                f"Give {functions} weights.",
+            )
+
+
+RULES: tuple[Callable[[Settings, ObjectiveSpec], None], ...] = (
+    environment_names,
+    baseline_needs_a_group,
+    sampled_distribution_is_trained,
+    training_is_not_greedy,
+    updates_do_not_round_away,
+    one_update_without_ratio,
+    every_update_gets_a_group,
+    warmup_ends,
+    micro_batch_holds_a_completion,
+    overlong_fits_the_budget,
+    refills_have_a_rule,
+    soft_reward_is_anchored,
+    anchor_has_a_gradient,
+    evaluation_has_enough_samples,
+    each_reward_has_its_weight,
+)
+"""In the order in which they are checked."""
