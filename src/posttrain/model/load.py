@@ -10,7 +10,7 @@ import contextlib
 import json
 import warnings
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +18,31 @@ import torch
 
 from posttrain.errors import InputError
 from posttrain.model.convert import DEMO_MODEL, demo_model_directory
+from posttrain.model.lora import attach_lora
 from posttrain.model.tiny import TINY_PREFIX, build_tiny
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from posttrain.settings.tree import LoraSettings
 
 SETTING = "model.path"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a model is, in plain numbers. ``parameters`` counts a tied head once."""
+    """What a model is, in plain numbers.
+
+    ``parameters`` counts a tied head once; ``trainable_parameters`` is less with LoRA; ``intermediate`` is the
+    feed-forward width one token passes through.
+    """
 
     architecture: str
     parameters: int
+    trainable_parameters: int
     layers: int
     hidden: int
+    intermediate: int
     vocabulary: int
     context_length: int
     heads: int
@@ -82,24 +91,32 @@ def load_policy(
     return LoadedModel(_place(model, device), loaded_tokenizer, _facts(model, loaded_tokenizer), directory)
 
 
-def inspect_model(path: str, *, tokenizer: str | None = None) -> ModelFacts:
+def inspect_model(path: str, *, tokenizer: str | None = None, lora: LoraSettings | None = None) -> ModelFacts:
     """Facts of a model without its weights in memory: what must be known before anything is loaded.
 
-    Raises InputError as ``load_policy`` does, except for damaged weights.
+    With ``lora``, ``trainable_parameters`` counts the adapters alone. Raises InputError as ``load_policy`` does,
+    except for damaged weights.
     """
-    if path.startswith(TINY_PREFIX):
-        return load_policy(path, tokenizer=tokenizer).facts
     from transformers import AutoModelForCausalLM
 
-    directory = resolve_directory(path)
-    _check_weights(directory)
-    config = _load_config(directory)
-    with torch.device("meta"), quiet_transformers():
-        model = AutoModelForCausalLM.from_config(config)
-    model.tie_weights()
-    generation = _generation_eos(directory)
-    source = load_tokenizer(directory) if tokenizer is None else load_tokenizer(tokenizer, "model.tokenizer")
-    return _facts(model, source, generation)
+    if path.startswith(TINY_PREFIX):
+        model, own = build_tiny(path.removeprefix(TINY_PREFIX))
+        source = own if tokenizer is None else load_tokenizer(tokenizer, "model.tokenizer")
+        generation = None
+    else:
+        directory = resolve_directory(path)
+        _check_weights(directory)
+        config = _load_config(directory)
+        with torch.device("meta"), quiet_transformers():
+            model = AutoModelForCausalLM.from_config(config)
+        model.tie_weights()
+        source = load_tokenizer(directory) if tokenizer is None else load_tokenizer(tokenizer, "model.tokenizer")
+        generation = _generation_eos(directory)
+    facts = _facts(model, source, generation)
+    if lora is None:
+        return facts
+    adapters = attach_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
+    return replace(facts, trainable_parameters=sum(p.numel() for p in adapters.trainable.values()))
 
 
 def resolve_directory(path: str) -> Path:
@@ -203,7 +220,7 @@ def _check_weights(directory: Path) -> None:
             raise InputError(
                 SETTING,
                 str(directory),
-                f"{len(missing)} of {len(shards)} weight files are missing (first: {missing[0]})",
+                f"{len(missing)} of {len(shards)} weight files missing (first: {missing[0]})",
                 "Copy the model again, completely.",
             )
         return
@@ -254,7 +271,7 @@ def _load_weights(directory: Path, config: PretrainedConfig, dtype: torch.dtype,
 
     try:
         with quiet_transformers():
-            model, info = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
                 config=config,
                 dtype=dtype,
@@ -268,6 +285,7 @@ def _load_weights(directory: Path, config: PretrainedConfig, dtype: torch.dtype,
         raise InputError(
             SETTING, str(directory), f"its weights cannot be loaded ({_first_line(error)})", "Copy the model again."
         ) from error
+    model, info = loaded
     missing = sorted(info["missing_keys"])
     if missing:
         raise InputError(
@@ -280,7 +298,7 @@ def _load_weights(directory: Path, config: PretrainedConfig, dtype: torch.dtype,
 
 
 def _place(model: PreTrainedModel, device: str | torch.device) -> PreTrainedModel:
-    module: torch.nn.Module = model
+    module: Any = model
     module.to(torch.device(device)).eval()
     return model
 
@@ -295,28 +313,38 @@ def _generation_eos(directory: Path) -> int | list[int] | None:
 def _facts(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None = None
 ) -> ModelFacts:
-    module: torch.nn.Module = model
-    config: Any = model.config.get_text_config()
+    module: Any = model
+    config: Any = module.config.get_text_config()
     generation: Any = getattr(model, "generation_config", None)
     heads = int(config.num_attention_heads)
+    experts = int(getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0)
+    parameters = sum(p.numel() for p in module.parameters())
     tokenizer_eos: Any = tokenizer.eos_token_id
     return ModelFacts(
         architecture=type(model).__name__,
-        parameters=sum(p.numel() for p in module.parameters()),
+        parameters=parameters,
+        trainable_parameters=parameters,
         layers=int(config.num_hidden_layers),
         hidden=int(config.hidden_size),
+        intermediate=_intermediate(config, experts),
         vocabulary=int(config.vocab_size),
         context_length=int(config.max_position_embeddings),
         heads=heads,
         kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
         head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        experts=experts,
         tied=bool(config.tie_word_embeddings),
-        experts=int(getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0),
         sliding_window=_sliding_window(config),
         eos_token_ids=end_of_sequence_ids(
             tokenizer_eos, generation_eos, generation.eos_token_id if generation else None, config.eos_token_id
         ),
     )
+
+
+def _intermediate(config: Any, experts: int) -> int:
+    """Width of the feed-forward part that one token passes through."""
+    per_expert = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    return int(per_expert * config.num_experts_per_tok) if experts else int(config.intermediate_size)
 
 
 def _sliding_window(config: Any) -> int | None:

@@ -71,7 +71,7 @@ def build_tiny(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build(len(tokenizer))
-    module: torch.nn.Module = model
+    module: Any = model
     module.to(dtype).eval()
     return model, tokenizer
 
