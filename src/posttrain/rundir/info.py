@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import psutil
 
 from posttrain.rundir.files import DamagedFileError, read_json_object, write_json
+from posttrain.settings.resolve import Choice
 
 SCHEMA_VERSION = 1
 
@@ -34,15 +35,6 @@ PACKAGES: tuple[str, ...] = (
     "datasets",
 )
 """Distributions whose versions can change a result."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedChoice:
-    """One setting the program chose by itself: the value and, in a sentence, why."""
-
-    setting: str
-    value: Any
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +105,7 @@ class RunInfo:
     created: float
     settings: Mapping[str, Any]
     plan: ExecutionPlan
-    choices: Sequence[RecordedChoice] = ()
+    choices: Sequence[Choice] = ()
     policy_identity: Sequence[PolicyIdentity] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     attempts: Sequence[AttemptInfo] = ()
@@ -165,7 +157,7 @@ def read_run_info(path: Path) -> RunInfo:
         raise DamagedFileError(path, f"has schema version {version!r}; this version reads up to {SCHEMA_VERSION}")
     try:
         data["plan"] = _record(ExecutionPlan, data["plan"])
-        data["choices"] = tuple(_record(RecordedChoice, row) for row in data.get("choices", ()))
+        data["choices"] = tuple(_record(Choice, row) for row in data.get("choices", ()))
         data["policy_identity"] = tuple(_record(PolicyIdentity, row) for row in data.get("policy_identity", ()))
         data["attempts"] = tuple(_attempt(row) for row in data.get("attempts", ()))
         return _record(RunInfo, data)

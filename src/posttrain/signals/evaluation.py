@@ -1,81 +1,66 @@
-"""Layer 1, on tasks never trained on. ``{environment}`` is the name of the environment evaluated."""
+"""Layer 1, on tasks never trained on. ``{environment}`` is the name of the environment evaluated.
+
+Interval ends are named after their quantity with ``_low`` and ``_high``.
+"""
 
 from __future__ import annotations
 
 from posttrain.signals.signal import Layer, Reduction, Signal
 
-_BOOTSTRAP = "95 % bootstrap over tasks, the samples of a task staying together."
+
+def _with_interval(name: str, unit: str, definition: str) -> tuple[Signal, Signal, Signal]:
+    """A mean over tasks and the ends of its interval."""
+    quantity = name.rpartition("/")[2]
+
+    def end(side: str) -> str:
+        return f"{side} end of the 95 % interval of {quantity}: bootstrap over tasks, samples of a task kept together."
+
+    return (
+        Signal(name, Layer.REWARD, unit, definition, Reduction.MEAN),
+        Signal(f"{name}_low", Layer.REWARD, unit, end("Lower"), Reduction.LAST),
+        Signal(f"{name}_high", Layer.REWARD, unit, end("Upper"), Reduction.LAST),
+    )
+
+
+def _share(quantity: str, definition: str, layer: Layer = Layer.REWARD) -> Signal:
+    return Signal(f"evaluation/{{environment}}/{quantity}", layer, "share", definition, Reduction.SHARE)
+
 
 SIGNALS: tuple[Signal, ...] = (
-    Signal(
+    *_with_interval(
         "evaluation/{environment}/reward_mean",
-        Layer.REWARD,
         "reward",
         "Mean over held-out tasks of the mean reward of a task's gradable samples.",
-        Reduction.MEAN,
     ),
-    Signal(
+    *_with_interval(
         "evaluation/{environment}/pass@{k}",
-        Layer.REWARD,
         "probability",
         "Unbiased estimate of the probability that at least one of k samples succeeds, 1 - C(n-c, k) / C(n, k) for c "
-        "successes in n samples (Chen et al. 2021), averaged over tasks.",
-        Reduction.MEAN,
+        "successes in n gradable samples (Chen et al. 2021, arXiv 2107.03374), averaged over tasks.",
     ),
-    Signal(
-        "evaluation/{environment}/pass@{k}_low",
-        Layer.REWARD,
-        "probability",
-        f"Lower end of the interval of pass@k: {_BOOTSTRAP}",
-        Reduction.LAST,
-    ),
-    Signal(
-        "evaluation/{environment}/pass@{k}_high",
-        Layer.REWARD,
-        "probability",
-        f"Upper end of the interval of pass@k: {_BOOTSTRAP}",
-        Reduction.LAST,
-    ),
-    Signal(
+    *_with_interval(
         "evaluation/{environment}/majority@{k}",
-        Layer.REWARD,
         "probability",
-        "Probability that the answer given most often among k samples is right, averaged over tasks.",
-        Reduction.MEAN,
+        "Probability that the answer given most often among k samples is right, as the expectation over subsets of the "
+        "samples of a task, averaged over tasks.",
     ),
-    Signal(
-        "evaluation/{environment}/parsable_share",
-        Layer.REWARD,
-        "share",
-        "Share of the gradable samples in which the grader found an answer.",
-        Reduction.SHARE,
-    ),
-    Signal(
-        "evaluation/{environment}/greedy",
-        Layer.REWARD,
-        "share",
-        "Share of held-out tasks solved by greedy decoding.",
-        Reduction.SHARE,
-    ),
+    _share("greedy_success", "Share of held-out tasks solved by greedy decoding."),
+    _share("parsable_share", "Share of the gradable samples in which the grader found an answer."),
+    _share("correct_given_parsable", "Share of the parsable samples that succeed."),
+    _share("ungradable_share", "Share of the samples without a reward; they are in no other evaluation number."),
+    _share("truncated_share", "Share of the samples that ended by length or context limit.", Layer.ROLLOUT),
     Signal(
         "evaluation/{environment}/length_mean",
         Layer.ROLLOUT,
         "tokens",
-        "Mean sampled tokens per evaluation trajectory.",
+        "Mean sampled tokens of a sample.",
         Reduction.MEAN,
     ),
     Signal(
-        "evaluation/{environment}/truncated_share",
-        Layer.ROLLOUT,
-        "share",
-        "Share of evaluation trajectories that ended by length or context limit.",
-        Reduction.SHARE,
-    ),
-    Signal(
-        "evaluation/{environment}/ungradable_share",
+        "evaluation/{environment}/tasks",
         Layer.REWARD,
-        "share",
-        "Share of the evaluation samples without a reward; they are in no other evaluation number.",
-        Reduction.SHARE,
+        "tasks",
+        "Held-out tasks evaluated.",
+        Reduction.LAST,
     ),
 )

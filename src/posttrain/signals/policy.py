@@ -61,6 +61,14 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("entropy", "actor/entropy"),
     ),
     Signal(
+        "policy/sampled_entropy",
+        Layer.POLICY,
+        "nats per token",
+        "Mean of minus the log-prob of the sampled tokens. It estimates the entropy only while sampler and policy are "
+        "the same.",
+        Reduction.MEAN,
+    ),
+    Signal(
         "policy/clip_fraction_low",
         Layer.POLICY,
         "share",
@@ -84,10 +92,17 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("clip_ratio/high_mean", "actor/pg_clipfrac"),
     ),
     Signal(
+        "policy/clip_fraction_dual",
+        Layer.POLICY,
+        "share",
+        "Share of trained tokens whose gradient the dual clip removes (negative advantage, ratio above its bound).",
+        Reduction.SHARE,
+    ),
+    Signal(
         "policy/out_of_bounds_share",
         Layer.POLICY,
         "share",
-        "Share of trained tokens whose ratio lies outside the clip bounds, whether or not this removes the gradient.",
+        "Share of scored tokens whose ratio lies outside the clip bounds, whether or not this removes the gradient.",
         Reduction.SHARE,
     ),
     Signal(
@@ -128,10 +143,25 @@ SIGNALS: tuple[Signal, ...] = (
         Reduction.LAST,
     ),
     Signal(
+        "policy/ratio_clamped_share",
+        Layer.POLICY,
+        "share",
+        "Share of scored tokens whose |log ratio| exceeds 20, where it is clamped; they get no policy gradient.",
+        Reduction.SHARE,
+        HealthyRange(
+            None,
+            0.0,
+            "a ratio of e^20 is no movement of a policy but log-probs that do not belong together",
+            Evidence.PROPOSED,
+            "Any row with a ratio.",
+        ),
+    ),
+    Signal(
         "policy/approx_kl",
         Layer.POLICY,
         "nats per token",
-        "Mean of ratio - 1 - log ratio between updated and proximal policy over the trained tokens.",
+        "Mean of r - 1 - log r over the scored tokens: estimate (k3) of the divergence of the updated policy from the "
+        "ratio's denominator policy.",
         Reduction.MEAN,
         aliases=("approx_kl", "actor/ppo_kl"),
     ),
@@ -139,7 +169,8 @@ SIGNALS: tuple[Signal, ...] = (
         "policy/anchor_kl",
         Layer.POLICY,
         "nats per token",
-        "Mean divergence from the reference policy by the row's estimator over the trained tokens.",
+        "Mean k3 estimate of the divergence from the reference policy over the scored tokens, where a reference is "
+        "scored.",
         Reduction.MEAN,
         HealthyRange(
             None,
@@ -151,29 +182,57 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("kl", "actor/kl_loss"),
     ),
     Signal(
-        "policy/advantage_mean",
+        "policy/advantage_abs_mean",
         Layer.POLICY,
         "advantage",
-        "Mean advantage over the trained sequences.",
+        "Mean absolute advantage per trained token.",
         Reduction.MEAN,
-        aliases=("critic/advantages/mean",),
     ),
     Signal(
-        "policy/advantage_std",
+        "policy/advantage_abs_max",
         Layer.POLICY,
         "advantage",
-        "Standard deviation (denominator n) of the advantage over the trained sequences.",
-        Reduction.LAST,
-    ),
-    Signal(
-        "policy/advantage_max",
-        Layer.POLICY,
-        "advantage",
-        "Largest absolute advantage of a trained sequence.",
+        "Largest absolute advantage of a trained token.",
         Reduction.MAX,
-        assumes="Under a group baseline with std scale it cannot exceed the square root of the group size by much; far "
+        assumes="Under a group baseline with std scale it is at most about the square root of the group size; far "
         "above, a standard deviation near 0 was divided by.",
         aliases=("critic/advantages/max",),
+    ),
+    Signal(
+        "policy/advantage_group_mean_max",
+        Layer.POLICY,
+        "advantage",
+        "Largest absolute mean advantage of a group.",
+        Reduction.MAX,
+        HealthyRange(
+            None,
+            1e-5,
+            "a group baseline centres each group; groups found by position instead of by id break it",
+            Evidence.DERIVED,
+            "A group baseline without filters inside the group.",
+        ),
+    ),
+    Signal(
+        "policy/advantage_share/{bin}",
+        Layer.POLICY,
+        "share",
+        "Share of the sum of |advantage| x trained tokens that comes from groups with a success rate in this bin (per "
+        "cent: 0, 0-25, 25-50, 50-75, 75-100, 100): where the update spends its force.",
+        Reduction.SHARE,
+    ),
+    Signal(
+        "policy/advantage_share_unscaled/{bin}",
+        Layer.POLICY,
+        "share",
+        "The same share with the advantage before division by a standard deviation.",
+        Reduction.SHARE,
+    ),
+    Signal(
+        "policy/advantage_token_share",
+        Layer.POLICY,
+        "share",
+        "Share of the trained tokens whose advantage is not 0.",
+        Reduction.SHARE,
     ),
     Signal(
         "policy/success_token_share",
@@ -186,7 +245,7 @@ SIGNALS: tuple[Signal, ...] = (
         "policy/gradient_token_share",
         Layer.POLICY,
         "share",
-        "Share of the sampled tokens that carry a gradient: trained, and with an advantage that is not exactly 0.",
+        "Share of the trained tokens with a policy gradient: advantage not 0, neither clipped nor clamped.",
         Reduction.SHARE,
     ),
     Signal(

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from posttrain.signals import evaluation, logprobs, policy, reward, rollout, run
+from posttrain.signals import evaluation, logprobs, policy, reward, rollout, run, schedule
 from posttrain.signals.signal import Signal
 
-_PARAMETERS: Mapping[str, str] = MappingProxyType({"k": r"[1-9][0-9]*", "bin": r"[0-9]+"})
+_PARAMETERS: Mapping[str, str] = MappingProxyType({"k": r"[1-9][0-9]*", "bin": r"0|0-25|25-50|50-75|75-100|100"})
 """What a parameter may look like; one that is not listed is any text without a slash."""
 
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
@@ -31,7 +31,15 @@ class UnknownSignalError(KeyError):
 
 
 def _collect() -> Mapping[str, Signal]:
-    tables = (reward.SIGNALS, policy.SIGNALS, logprobs.SIGNALS, rollout.SIGNALS, evaluation.SIGNALS, run.SIGNALS)
+    tables = (
+        reward.SIGNALS,
+        evaluation.SIGNALS,
+        policy.SIGNALS,
+        logprobs.SIGNALS,
+        rollout.SIGNALS,
+        schedule.SIGNALS,
+        run.SIGNALS,
+    )
     signals: dict[str, Signal] = {}
     for table in tables:
         for signal in table:

@@ -115,6 +115,25 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("solve_none",),
     ),
     Signal(
+        "reward/all_fail_spread_groups",
+        Layer.REWARD,
+        "share",
+        "Share of groups without a success whose rewards still differ: there only shaping terms speak.",
+        Reduction.SHARE,
+        assumes="Division by the group's standard deviation blows such a spread up to full size; public runs with a "
+        "length term lost their accuracy to it.",
+    ),
+    Signal(
+        "reward/small_groups",
+        Layer.REWARD,
+        "groups",
+        "Groups with fewer than two gradable members, which have no group baseline.",
+        Reduction.SUM,
+        HealthyRange(
+            None, 0.0, "a group loses members only by failures", Evidence.DERIVED, "Group size of at least two."
+        ),
+    ),
+    Signal(
         "reward/graded",
         Layer.REWARD,
         "trajectories",
