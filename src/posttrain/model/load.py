@@ -115,7 +115,7 @@ def inspect_model(path: str, *, tokenizer: str | None = None, lora: LoraSettings
     facts = _facts(model, source, generation)
     if lora is None:
         return facts
-    adapters = attach_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
+    adapters = attach_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, dropout=lora.dropout)
     return replace(facts, trainable_parameters=sum(p.numel() for p in adapters.trainable.values()))
 
 

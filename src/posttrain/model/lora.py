@@ -7,6 +7,7 @@ stay as they are.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ADAPTER = "default"
-_BASE = ".base_layer."
+_BASE = ".base_layer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,10 @@ def attach_lora(
 ) -> LoraPolicy:
     """Put adapters into ``model`` and freeze everything else; a fresh adapter changes no output.
 
-    ``targets`` are names of linear layers (``q_proj``...), or all of them except the head; stacked expert weights are
-    parameters, not linear layers, and get no adapter. The same seed gives the same adapters, and the global random
-    state is left as it was. Raises InputError for unknown targets and for dropout, which would make the trainer
-    another policy than the sampler.
+    ``targets`` are names of linear layers (``q_proj``...), or all of them except the head; in mixture-of-experts
+    models that peft knows, stacked experts and router count among them. The same seed gives the same adapters, and
+    the global random state is left as it was. Raises InputError for unknown targets, and for dropout, with which the
+    trainer would be another policy than the sampler.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -69,7 +70,9 @@ def attach_lora(
         task_type="CAUSAL_LM",
     )
     try:
-        with torch.random.fork_rng(devices=[]):
+        # peft warns about its own defaults for experts when a pattern of theirs finds nothing.
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             torch.manual_seed(seed)
             wrapped: Any = get_peft_model(model, config)
     except ValueError as error:
@@ -98,19 +101,24 @@ def merged_state(model: PreTrainedModel, dtype: torch.dtype | None = None) -> di
     others are the trainer's own where no cast is needed. A model without adapters gives its weights. A tied head
     is listed under both names, as in ``state_dict``.
     """
-    from peft.tuners.lora import LoraLayer
+    from peft.tuners.lora import LoraLayer, ParamWrapper
 
     module: Any = model
-    layers: dict[str, Any] = {name: m for name, m in module.named_modules() if isinstance(m, LoraLayer)}
+    deltas: dict[int, Any] = {}
+    for layer in module.modules():
+        if isinstance(layer, LoraLayer):
+            adapted: Any = layer
+            weight = adapted.get_param() if isinstance(layer, ParamWrapper) else adapted.get_base_layer().weight
+            deltas[id(weight)] = adapted
     merged: dict[str, torch.Tensor] = {}
-    for name, tensor in module.state_dict().items():
+    for name, tensor in module.state_dict(keep_vars=True).items():
         if ".lora_" in name:
             continue
-        weight = tensor
-        owner, _, leaf = name.rpartition(_BASE)
-        if owner in layers and leaf == "weight":
-            weight = tensor.float() + layers[owner].get_delta_weight(ADAPTER).float()
-        merged[name.replace(_BASE, ".")] = weight.to(dtype or tensor.dtype)
+        weight = tensor.detach()
+        if id(tensor) in deltas:
+            weight = weight.float() + deltas[id(tensor)].get_delta_weight(ADAPTER).float()
+        # Wrappers nest where several parameters of one module are adapted (stacked experts).
+        merged[name.replace(_BASE, "")] = weight.to(dtype or tensor.dtype)
     return merged
 
 
