@@ -127,7 +127,15 @@ def test_anchor_weights_per_environment_replace_the_rows(golden):
     spec = ObjectiveSpec(anchor=Anchor(weight=5.0, estimator="k2"))
     batch, totals = file.batch(np.zeros(file.mask.shape))
     weights = torch.tensor([2.0, 0.0, 0.0, 0.0, 0.0, 1.0], dtype=torch.float64)[batch.sequence_index]
-    result = objective(replace(batch, anchor_weights=weights), totals, spec)
+    reference = torch.where(weights == 0, float("nan"), batch.reference_logprobs)
+    result = objective(replace(batch, anchor_weights=weights, reference_logprobs=reference), totals, spec)
+    result.loss.backward()
+    gradient = batch.logprobs.grad.reshape(file.mask.shape)
+    # An environment without anchor is not scored by the reference: NaN there must not spread.
+    assert torch.equal(gradient[1:5], torch.zeros(4, file.mask.shape[1], dtype=torch.float64))
+    k3 = np.array(file.expected["estimators"]["k3"]["token_value"])
+    kl = result.statistics.finalize(totals.tokens)["policy/anchor_kl"]
+    assert kl == pytest.approx((k3[0].sum() + k3[5].sum()) / 6, abs=1e-9)
     values = np.array(file.expected["estimators"]["k2"]["token_value"])
     assert result.loss.item() == pytest.approx((2 * values[0].sum() + values[5].sum()) / 16, abs=1e-9)
 

@@ -43,7 +43,7 @@ def reward_penalty(
     """KL term summed over each sequence's trained tokens, float64 (num_sequences,).
 
     ``k1``, or ``k3`` (biased, see ``Anchor.biased_pair``); other estimators have no place in the reward. Subtract
-    ``spec.weight`` times it from the rewards before the advantages. Token arrays are flat (M,), log-probs of
+    the anchor's weight times it from the rewards before the advantages. Token arrays are flat (M,), log-probs of
     the policy before the first update; masked tokens may hold anything.
     """
     x = trainer_logprobs[mask].astype(np.float64) - reference_logprobs[mask].astype(np.float64)

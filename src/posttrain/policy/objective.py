@@ -61,10 +61,9 @@ def objective(batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec) -> Obj
         token_losses, clamped = -advantages * logprobs, torch.zeros_like(raw, dtype=torch.bool)
     else:
         token_losses, clamped = surrogate(ratio, advantages, spec.trust_region), raw.abs() > LOG_RATIO_CLAMP
-    reference = None if batch.reference_logprobs is None else batch.reference_logprobs[mask]
-    anchored = _anchor(batch, logprobs, reference, log_ratio, spec.anchor)
-    if anchored is not None:
-        token_losses = token_losses + anchored
+    anchor = _anchor(batch, logprobs, log_ratio, spec.anchor)
+    if anchor.term is not None:
+        token_losses = token_losses + anchor.term
     loss = aggregate(token_losses, sequence_index, totals, spec.aggregation)
     statistics = token_statistics(
         loss=loss,
@@ -73,7 +72,7 @@ def objective(batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec) -> Obj
         advantages=advantages,
         masks=clip_masks(ratio.detach(), advantages, spec.trust_region),
         clamped=clamped,
-        anchor_kl=_anchor_kl(logprobs, reference),
+        anchor_kl=anchor.kl,
         entropies=None if batch.entropies is None else batch.entropies[mask],
     )
     return ObjectiveResult(loss, statistics)
@@ -88,25 +87,30 @@ def _denominator(batch: TokenBatch, spec: ObjectiveSpec) -> torch.Tensor:
     return batch.sampler_logprobs
 
 
-def _anchor(
-    batch: TokenBatch,
-    logprobs: torch.Tensor,
-    reference: torch.Tensor | None,
-    log_ratio: torch.Tensor,
-    spec: Anchor,
-) -> torch.Tensor | None:
-    """Weighted anchor term per trained token, or ``None`` where the loss has none."""
-    if spec.place != "loss" or (spec.weight == 0 and batch.anchor_weights is None):
-        return None
-    if reference is None:
-        fix = "Score the batch with the reference model, or set the weight to 0"
-        raise InputError("policy.anchor.weight", spec.weight, "the batch carries no reference log-probs", fix)
-    weights = spec.weight if batch.anchor_weights is None else batch.anchor_weights[batch.mask].to(logprobs.dtype)
-    return weights * anchor_values(logprobs, reference, log_ratio, spec)
+@dataclass(frozen=True, slots=True)
+class _AnchorTerm:
+    """``term`` (m,): weighted, with gradient; ``kl`` of the anchored tokens alone, for the statistics."""
+
+    term: torch.Tensor | None
+    kl: torch.Tensor | None
 
 
-@torch.no_grad()
-def _anchor_kl(logprobs: torch.Tensor, reference: torch.Tensor | None) -> torch.Tensor | None:
-    if reference is None:
-        return None
-    return anchor_values(logprobs, reference, torch.zeros_like(logprobs), Anchor(estimator="k3"))
+def _anchor(batch: TokenBatch, logprobs: torch.Tensor, log_ratio: torch.Tensor, spec: Anchor) -> _AnchorTerm:
+    """The anchor's part of the token losses. Tokens of weight 0 need no reference: it may be NaN there."""
+    weights = None if batch.anchor_weights is None else batch.anchor_weights[batch.mask].to(logprobs.dtype)
+    in_loss = spec.place == "loss" and (spec.weight > 0 or weights is not None)
+    if batch.reference_logprobs is None:
+        if in_loss:
+            fix = "Score the batch with the reference model, or set the weight to 0"
+            raise InputError("policy.anchor.weight", spec.weight, "the batch carries no reference log-probs", fix)
+        return _AnchorTerm(None, None)
+    reference = batch.reference_logprobs[batch.mask].to(logprobs.dtype)
+    anchored = torch.ones_like(reference, dtype=torch.bool) if weights is None else weights != 0
+    reference = torch.where(anchored, reference, logprobs.detach())
+    term = None
+    if in_loss:
+        values = anchor_values(logprobs, reference, log_ratio, spec)
+        term = values * (spec.weight if weights is None else weights)
+    with torch.no_grad():
+        kl = anchor_values(logprobs, reference, log_ratio, Anchor(estimator="k3"))[anchored]
+    return _AnchorTerm(term, kl)

@@ -114,7 +114,8 @@ def token_statistics(
 ) -> ObjectiveStatistics:
     """Statistics of one micro-batch from its trained tokens, all (m,) except ``loss`` (scalar).
 
-    ``log_ratio`` is raw, not clamped; ``clamped`` marks tokens the clamp leaves without gradient.
+    ``log_ratio`` is raw, not clamped; ``clamped`` marks tokens the clamp leaves without gradient; ``anchor_kl`` may be
+    of fewer tokens.
     """
     empty = ObjectiveStatistics.empty(logprobs.device)
     if logprobs.numel() == 0:
@@ -140,7 +141,7 @@ def token_statistics(
         Total.ENTROPY: zero if entropies is None else entropies.double().sum(),
         Total.ENTROPY_TOKENS: zero if entropies is None else count,
         Total.ANCHOR_KL: zero if anchor_kl is None else anchor_kl.double().sum(),
-        Total.ANCHOR_TOKENS: zero if anchor_kl is None else count,
+        Total.ANCHOR_TOKENS: zero if anchor_kl is None else zero + anchor_kl.numel(),
     }
     stacked = torch.stack([totals[name].double() for name in Total])
     return ObjectiveStatistics(stacked, raw.max(), raw.min())
