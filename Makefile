@@ -1,0 +1,54 @@
+# posttrain: every target makes what it needs. Another Python: make test PYTHON=python3.12
+
+PYTHON ?= python3
+export PYTHON
+# Nothing here talks to a model hub, and nothing is left in the home directory.
+export HF_HUB_OFFLINE := 1
+export HF_HOME := $(CURDIR)/.cache/huggingface
+
+PY := .venv/bin/python
+STAGE := scripts/stage.sh
+
+.PHONY: help demo test test-long check format vllm bench clean
+
+help:
+	@echo 'make demo       train a small real model on a real task, on a CPU, and prove the gain'
+	@echo 'make test       checks and tests (minutes)'
+	@echo 'make test-long  the tests that take long, too'
+	@echo 'make check      ruff, pyright, import contracts'
+	@echo 'make format     let ruff format and fix'
+	@echo 'make bench      the benchmarks'
+	@echo 'make vllm       an interpreter for a vLLM server on CPU (.venv-vllm)'
+	@echo 'make clean      remove what can be made again'
+
+demo:
+	@scripts/install.sh demo
+	@$(PY) scripts/demo.py
+
+test: check
+	@$(STAGE) 'tests' $(PY) -m pytest -m 'not long'
+
+test-long: check
+	@$(STAGE) 'all tests' $(PY) -m pytest
+
+check:
+	@scripts/install.sh test
+	@$(STAGE) 'ruff check' $(PY) -m ruff check .
+	@$(STAGE) 'ruff format' $(PY) -m ruff format --check .
+	@$(STAGE) 'pyright' $(PY) -m pyright
+	@$(STAGE) 'import contracts' .venv/bin/lint-imports
+
+format:
+	@scripts/install.sh test
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+vllm:
+	@scripts/vllm.sh
+
+bench: vllm
+	@scripts/install.sh test
+	@scripts/bench.sh
+
+clean:
+	rm -rf .venv .venv-vllm .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
