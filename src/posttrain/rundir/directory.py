@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -36,17 +37,18 @@ class RunDirectory:
         Raises InputError if the path exists and is not an empty directory, or cannot be written; then nothing
         is left behind.
         """
-        if path.is_dir() and _is_empty(path):
+        # os.path answers no where pathlib raises on a parent without permission; making it then says why.
+        if os.path.isdir(path) and _is_empty(path):
             # In place: its parent may be read-only, and a mount point cannot be renamed onto.
             try:
                 _populate(path, info)
             except OSError as error:
                 raise _unwritable(path, error) from error
             return cls(path)
-        if path.exists() or path.is_symlink():
+        if os.path.lexists(path):
             fix = (
                 f"Give another --run, or go on with it: posttrain resume {path}"
-                if (path / "run.json").is_file()
+                if os.path.isfile(path / "run.json")
                 else "Give another --run, or an empty directory."
             )
             raise InputError("--run", str(path), "exists already", fix)
@@ -68,9 +70,9 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """An existing run. Raises InputError if there is none."""
-        if not path.is_dir():
+        if not os.path.isdir(path):
             raise InputError("run", str(path), "is not a directory", "Give the directory of a run.")
-        if not (path / "run.json").is_file():
+        if not os.path.isfile(path / "run.json"):
             raise InputError("run", str(path), "holds no run.json", "Give the directory of a run.")
         return cls(path)
 
@@ -219,7 +221,7 @@ def _populate(path: Path, info: RunInfo) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
-    if path.exists() and not _is_empty(path):
+    if os.path.exists(path) and not _is_empty(path):
         return InputError("--run", str(path), "exists already", "Give another --run.")
     return InputError(
         "--run", str(path), f"cannot be written ({error.strerror or error})", "Give a --run in a writable directory."
@@ -227,7 +229,7 @@ def _unwritable(path: Path, error: OSError) -> InputError:
 
 
 def _first_missing(path: Path) -> Path | None:
-    missing = [p for p in (path, *path.parents) if not p.exists()]
+    missing = [p for p in (path, *path.parents) if not os.path.exists(p)]
     return missing[-1] if missing else None
 
 
