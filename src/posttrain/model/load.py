@@ -85,9 +85,10 @@ def load_policy(
         tiny_tokenizer = own if tokenizer is None else load_tokenizer(tokenizer, "model.tokenizer")
         return LoadedModel(_place(model, device), tiny_tokenizer, _facts(model, tiny_tokenizer), None)
     directory = resolve_directory(path)
+    config = _load_config(directory)
     _check_weights(directory)
     loaded_tokenizer = load_tokenizer(directory) if tokenizer is None else load_tokenizer(tokenizer, "model.tokenizer")
-    model = _load_weights(directory, _load_config(directory), dtype, attention)
+    model = _load_weights(directory, config, dtype, attention)
     return LoadedModel(_place(model, device), loaded_tokenizer, _facts(model, loaded_tokenizer), directory)
 
 
@@ -105,8 +106,8 @@ def inspect_model(path: str, *, tokenizer: str | None = None, lora: LoraSettings
         generation = None
     else:
         directory = resolve_directory(path)
-        _check_weights(directory)
         config = _load_config(directory)
+        _check_weights(directory)
         with torch.device("meta"), quiet_transformers():
             model = AutoModelForCausalLM.from_config(config)
         model.tie_weights()

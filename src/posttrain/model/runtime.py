@@ -70,17 +70,27 @@ def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 def available_memory(limits: Iterable[tuple[str, str]] = _CGROUP_LIMITS) -> int:
     """Bytes this process can still take: free memory of the machine, and no more than the container's limit leaves.
 
-    ``limits`` are pairs of files (limit, usage) of control groups, version 2 and 1.
+    ``limits`` are pairs of files (limit, usage) of control groups, version 2 and 1. File cache that the kernel can
+    drop counts as free, as it does for the machine.
     """
     available = int(psutil.virtual_memory().available)
     for limit_file, usage_file in limits:
         try:
             limit = Path(limit_file).read_text().strip()
             if limit != "max":
-                available = min(available, max(0, int(limit) - int(Path(usage_file).read_text())))
+                used = int(Path(usage_file).read_text()) - _droppable_cache(Path(usage_file).with_name("memory.stat"))
+                available = min(available, max(0, int(limit) - used))
         except (OSError, ValueError):
             continue
     return available
+
+
+def _droppable_cache(statistics: Path) -> int:
+    try:
+        fields = dict(line.split() for line in statistics.read_text().splitlines())
+        return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return 0
 
 
 def _processor() -> tuple[frozenset[str], str]:
