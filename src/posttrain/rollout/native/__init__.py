@@ -1,0 +1,1 @@
+"""The native engine: continuous batching over transformers modules, token ids in, ids and log-probs out."""

@@ -1,0 +1,359 @@
+"""The native engine: continuous batching over a transformers module.
+
+One call of ``poll`` admits what fits, prefills it (a prompt shared by several requests once), and decodes one
+token for every running row. Finished rows leave at once and waiting ones take their place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from posttrain.errors import InputError
+from posttrain.model.forward import cost_model, forward_hidden, output_weight, target_hidden, to_device
+from posttrain.model.head import HeadSettings, token_logprobs
+from posttrain.model.packing import Block, TrainSequence, build_blocks, pack, plan_micro_batches
+from posttrain.model.weights import WeightSet
+from posttrain.rollout.native.cache import CacheShape, DecodeLayout, KVCache, PrefillLayout, round_up
+from posttrain.rollout.native.replica import Replica
+from posttrain.rollout.native.sampler import Sampler
+from posttrain.rollout.protocol import Capabilities, Completion, EngineStats, Request
+from posttrain.trajectory import FinishReason, FloatArray, Origin, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSettings:
+    """Limits of the engine. ``kv_bytes`` bounds the cache; ``prefill_tokens`` one prefill pass."""
+
+    context_length: int
+    kv_bytes: int
+    max_running: int
+    prefill_tokens: int = 2048
+    prefill_pairs: int = 1 << 22
+
+
+@dataclass(slots=True)
+class _Row:
+    """A running request. ``length`` tokens are cached; ``last`` is sampled but not yet cached."""
+
+    request: Request
+    submitted: float
+    seed: np.uint64
+    stop_ids: frozenset[int]
+    version: int
+    budget: int
+    length: int = 0
+    last: int = -1
+    first_token: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def generated(self) -> int:
+        return sum(len(s) for s in self.segments) + len(self.tokens)
+
+    def close_segment(self) -> None:
+        """End the current segment: what follows is of another policy version, or nothing follows."""
+        if self.tokens:
+            ids, logprobs = np.array(self.tokens, np.int32), np.array(self.logprobs, np.float32)
+            self.segments.append(Segment(Origin.MODEL, ids, logprobs, self.version))
+            self.tokens, self.logprobs = [], []
+
+
+@dataclass(slots=True)
+class _Counters:
+    generated: int = 0
+    prefilled: int = 0
+    shared: int = 0
+    steps: int = 0
+
+
+class NativeEngine:
+    """See ``rollout.protocol.Engine``. Not thread-safe: one caller submits and polls."""
+
+    capabilities = Capabilities(in_flight_weight_update=False, prefix_sharing=True)
+
+    def __init__(self, source: nn.Module, dtype: torch.dtype, settings: NativeSettings) -> None:
+        """``source`` gives the architecture; weights come by ``load_weights`` before the first request."""
+        config = source.config.get_text_config()  # pyright: ignore
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.settings = settings
+        self.replica = Replica(source, dtype)
+        self._device = self.replica.device
+        kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        self._cache = KVCache(CacheShape(config.num_hidden_layers, kv_heads, width, dtype), self._device)
+        self._cost = cost_model(source)
+        self._sampler = Sampler(output_weight(source).shape[0], self._device)
+        self._waiting: deque[tuple[Request, float]] = deque()
+        self._rows: list[_Row] = []
+        self._paused = False
+        self._done: list[Completion] = []
+        self._counters = _Counters()
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests. Raises InputError for one that can never run."""
+        now = time.time()
+        for request in requests:
+            self._check(request)
+            self._waiting.append((request, now))
+
+    def _check(self, request: Request) -> None:
+        sampling, prompt = request.sampling, len(request.token_ids)
+        if sampling.top_p != 1.0 or sampling.top_k != 0:
+            problem = "the native engine samples from the whole distribution"
+            raise InputError("rollout.top_p/top_k", (sampling.top_p, sampling.top_k), problem, "Use 1.0 and 0")
+        if prompt == 0 or sampling.max_new_tokens < 1:
+            raise InputError(request.request_id, (prompt, sampling.max_new_tokens), "nothing to do", "Give a prompt")
+        if prompt >= self.settings.context_length:
+            problem = f"the prompt fills the context of {self.settings.context_length} tokens"
+            raise InputError("prompt tokens", prompt, problem, "Shorten the prompt of this task or drop the task")
+        need = round_up(prompt + self._budget(request)) * self._cache.shape.bytes_per_token
+        if need > self.settings.kv_bytes:
+            problem = f"one request needs {need / 2**20:.1f} MiB of KV cache"
+            fix = "Raise rollout.kv_memory_mb or lower rollout.max_new_tokens"
+            raise InputError("rollout.kv_memory_mb", self.settings.kv_bytes / 2**20, problem, fix)
+
+    def _budget(self, request: Request) -> int:
+        return min(request.sampling.max_new_tokens, self.settings.context_length - len(request.token_ids))
+
+    def poll(self, timeout_s: float | None = None) -> list[Completion]:
+        """Admit, prefill and decode one token per running row; return what finished."""
+        if not self._paused:
+            if self.replica.version < 0:
+                raise RuntimeError("the engine has no weights yet: call load_weights first")
+            with torch.inference_mode():
+                self._admit()
+                if self._rows:
+                    self._decode()
+        done, self._done = self._done, []
+        return done
+
+    def run(self, requests: Sequence[Request]) -> list[Completion]:
+        """Submit and poll until all of these are finished, in the order given."""
+        self.submit(requests)
+        wanted = {r.request_id for r in requests}
+        found: dict[str, Completion] = {}
+        while len(found) < len(wanted):
+            for completion in self.poll():
+                if completion.request_id in wanted:
+                    found[completion.request_id] = completion
+                else:
+                    self._done.append(completion)
+        return [found[r.request_id] for r in requests]
+
+    # Admission ---------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Take waiting requests while the rows they would need, at the longest length, fit the memory."""
+        chosen: list[_Row] = []
+        longest = max((r.length + r.budget - r.generated for r in self._rows), default=0)
+        prompts: set[bytes] = set()
+        prompt_tokens = 0
+        while self._waiting and len(self._rows) + len(chosen) < self.settings.max_running:
+            request, submitted = self._waiting[0]
+            key = request.token_ids.tobytes()
+            fresh = 0 if key in prompts else len(request.token_ids)
+            need = max(longest, len(request.token_ids) + self._budget(request))
+            rows = len(self._rows) + len(chosen) + 1
+            if rows * round_up(need) * self._cache.shape.bytes_per_token > self.settings.kv_bytes:
+                break
+            if chosen and prompt_tokens + fresh > self.settings.prefill_tokens:
+                break
+            self._waiting.popleft()
+            longest, prompt_tokens = need, prompt_tokens + fresh
+            prompts.add(key)
+            sampling = request.sampling
+            stop = frozenset(() if sampling.ignore_stop else sampling.stop_token_ids)
+            seed = np.uint64(sampling.seed & 0xFFFF_FFFF_FFFF_FFFF)
+            chosen.append(_Row(request, submitted, seed, stop, self.replica.version, self._budget(request)))
+        if chosen:
+            self._prefill(chosen)
+
+    def _prefill(self, fresh: list[_Row]) -> None:
+        """Run each distinct prompt once, copy its keys and values to every row that has it, sample first tokens."""
+        first = len(self._rows)
+        tokens = max(len(r.request.token_ids) for r in fresh) + 1
+        self._cache.reserve(first + len(fresh), max(tokens, self._needed_capacity()), first)
+        owners: dict[bytes, list[int]] = {}
+        for offset, row in enumerate(fresh):
+            owners.setdefault(row.request.token_ids.tobytes(), []).append(first + offset)
+        self._rows.extend(fresh)
+        hidden = torch.empty(0)
+        last: list[torch.Tensor] = []
+        row_order: list[int] = []
+        blocks = [_prompt_block(self._rows[rows[0]].request) for rows in owners.values()]
+        places = {id(block): rows for block, rows in zip(blocks, owners.values(), strict=True)}
+        for batch in plan_micro_batches(blocks, self.settings.prefill_tokens, self.settings.prefill_pairs):
+            packed = pack(batch)
+            layout = PrefillLayout(batch, [places[id(b)][0] for b in batch], self._cache, self._device)
+            ids = torch.from_numpy(packed.token_ids).to(self._device)
+            positions = torch.from_numpy(packed.position_ids).to(self._device)
+            hidden = forward_hidden(self.replica.model, ids, positions, layout)
+            self._counters.prefilled += packed.num_tokens
+            end = 0
+            for block in batch:
+                end += len(block)
+                source, *others = places[id(block)]
+                self._cache.copy_prefix(source, others, len(block))
+                self._counters.shared += len(others) * len(block)
+                last.append(hidden[end - 1].expand(1 + len(others), -1))
+                row_order += [source, *others]
+        for index in row_order:
+            self._rows[index].length = len(self._rows[index].request.token_ids)
+        self._sample(torch.cat(last), row_order)
+
+    def _needed_capacity(self) -> int:
+        return max((r.length + 1 for r in self._rows), default=0)
+
+    # Decoding ----------------------------------------------------------------------------------------------------
+
+    def _decode(self) -> None:
+        rows = len(self._rows)
+        self._cache.reserve(rows, self._needed_capacity(), rows)
+        lengths = np.array([r.length for r in self._rows], np.int64)
+        ids = torch.tensor([r.last for r in self._rows], device=self._device)
+        layout = DecodeLayout(self._cache, lengths, self._device)
+        hidden = forward_hidden(self.replica.model, ids, torch.from_numpy(lengths).to(self._device), layout)
+        for row in self._rows:
+            row.length += 1
+        self._counters.steps += 1
+        self._sample(hidden, list(range(rows)))
+
+    def _sample(self, hidden: torch.Tensor, row_order: list[int]) -> None:
+        """Sample one token for each listed row from its last hidden state, and retire rows that end with it."""
+        rows = [self._rows[i] for i in row_order]
+        sampled = self._sampler.sample(
+            self.replica.logits(hidden),
+            np.array([r.request.sampling.temperature for r in rows], np.float32),
+            np.array([r.seed for r in rows], np.uint64),
+            np.array([r.generated for r in rows], np.uint64),
+        )
+        now = time.time()
+        finished: list[int] = []
+        for index, row, token, logprob in zip(
+            row_order, rows, sampled.token_ids.tolist(), sampled.logprobs.tolist(), strict=True
+        ):
+            row.first_token = row.first_token or now
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+            row.last = token
+            if token in row.stop_ids or row.generated >= row.budget:
+                finished.append(index)
+        self._counters.generated += len(rows)
+        for index in sorted(finished, reverse=True):
+            self._retire(index, self._finish_reason(self._rows[index]))
+
+    def _finish_reason(self, row: _Row) -> FinishReason:
+        if row.last in row.stop_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if row.budget == row.request.sampling.max_new_tokens else FinishReason.CONTEXT
+
+    def _retire(self, index: int, reason: FinishReason) -> None:
+        """Hand a row's completion out, and move the last row into its place."""
+        row = self._rows[index]
+        row.close_segment()
+        self._done.append(
+            Completion(row.request.request_id, tuple(row.segments), reason, row.submitted, row.first_token, time.time())
+        )
+        last = len(self._rows) - 1
+        if index != last:
+            self._cache.move(last, index)
+            self._rows[index] = self._rows[last]
+        self._rows.pop()
+
+    # Control -----------------------------------------------------------------------------------------------------
+
+    def abort(self, request_ids: Sequence[str]) -> list[Completion]:
+        """Stop requests, waiting or running; unknown ids are ignored (they may just have finished)."""
+        ids = set(request_ids)
+        now = time.time()
+        kept: deque[tuple[Request, float]] = deque()
+        aborted: list[Completion] = []
+        for request, submitted in self._waiting:
+            if request.request_id in ids:
+                aborted.append(Completion(request.request_id, (), FinishReason.ABORTED, submitted, 0.0, now))
+            else:
+                kept.append((request, submitted))
+        self._waiting = kept
+        before = len(self._done)
+        for index in range(len(self._rows) - 1, -1, -1):
+            if self._rows[index].request.request_id in ids:
+                self._retire(index, FinishReason.ABORTED)
+        aborted += self._done[before:]
+        del self._done[before:]
+        return aborted
+
+    def load_weights(self, weights: WeightSet) -> int:
+        """Take a version's weights. Raises RuntimeError while rows are running: their cache is of the old version."""
+        if self._rows:
+            raise RuntimeError(f"{len(self._rows)} requests are running; finish or abort them before new weights")
+        return self.replica.load(weights)
+
+    def pause(self, mode: Literal["keep", "abort"] = "keep") -> None:
+        """Stop decoding; with ``abort`` running and waiting requests end and come out of the next ``poll``."""
+        self._paused = True
+        if mode == "abort":
+            ids = [r.request.request_id for r in self._rows] + [r.request_id for r, _ in self._waiting]
+            self._done += self.abort(ids)
+
+    def resume(self) -> None:
+        """Decode again."""
+        self._paused = False
+
+    @torch.inference_mode()
+    def score(self, sequences: Sequence[np.ndarray], temperature: float = 1.0) -> list[FloatArray]:
+        """Log-probs of given ids under the engine's weights, float32 (T,) each; NaN at position 0."""
+        items: list[TrainSequence] = []
+        for index, ids in enumerate(sequences):
+            mask = np.arange(len(ids)) > 0
+            items.append(TrainSequence(index, ids.astype(np.int32), mask, 1, f"{index}"))
+        out = [np.full(len(ids), np.nan, np.float32) for ids in sequences]
+        blocks = build_blocks(items, self._cost)
+        for batch in plan_micro_batches(blocks, self.settings.prefill_tokens, self.settings.prefill_pairs):
+            device_batch = to_device(batch, self._device)
+            hidden = target_hidden(self.replica.model, device_batch)
+            weight = self.replica.output_weight()
+            logprobs, _ = token_logprobs(
+                hidden, weight, device_batch.target_ids, temperature, HeadSettings(), with_entropy=False
+            )
+            packed = device_batch.packed
+            for item, offset, value in zip(
+                packed.target_sequence.tolist(), packed.target_offset.tolist(), logprobs.tolist(), strict=True
+            ):
+                out[item][offset] = value
+        return out
+
+    def stats(self) -> EngineStats:
+        """Counters and memory now."""
+        c = self._counters
+        return EngineStats(
+            running=len(self._rows),
+            waiting=len(self._waiting),
+            preempted=0,
+            kv_bytes_used=self._cache.nbytes,
+            kv_bytes_limit=self.settings.kv_bytes,
+            generated_tokens=c.generated,
+            prefilled_tokens=c.prefilled,
+            shared_prompt_tokens=c.shared,
+            decode_steps=c.steps,
+            policy_version=self.replica.version,
+        )
+
+    def close(self) -> None:
+        """Drop requests and free the cache."""
+        self._waiting.clear()
+        self._rows.clear()
+        self._cache.reserve(0, 0, 0)
+
+
+def _prompt_block(request: Request) -> Block:
+    ids = request.token_ids
+    return Block(ids, (TrainSequence(0, ids, np.zeros(len(ids), np.bool_), len(ids), ""),))
