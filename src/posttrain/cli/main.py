@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -248,7 +249,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
 
 def _usage_problem(error: CycloptsError) -> str:
     message = " ".join(str(error).split())
-    if isinstance(error, UnknownOptionError) and "." in message.removesuffix("."):
+    if isinstance(error, UnknownOptionError) and re.search(r"--[\w-]+\.\w", message):
         return f"{message} Settings come after the file: posttrain train CONFIG --section.key VALUE."
     return f"{message} See posttrain --help."
 

@@ -48,10 +48,10 @@ def unknown_name(path: Path, value: object, data: Mapping[str, Any], source: Sou
     prefix = dotted(path[:-1]) + "." if len(path) > 1 else ""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     homes = homes_of(name)
-    if close:
-        fix = f"Did you mean {prefix}{close[0]}?"
-    elif homes:
+    if homes:
         fix = f"It belongs elsewhere: {' or '.join(homes)}."
+    elif close:
+        fix = f"Did you mean {prefix}{close[0]}?"
     else:
         fix = f"{'Settings of ' + dotted(path[:-1]) if prefix else 'Sections'}: {', '.join(names)}."
     return InputError(dotted(path), value, f"there is no such setting{where}", fix)

@@ -24,7 +24,7 @@ def check_settings(settings: Settings) -> ObjectiveSpec:
 
 
 def environment_names(settings: Settings, spec: ObjectiveSpec) -> None:
-    """Names become parts of file and signal names."""
+    """Names of environments: letters, digits, `_`, `-` and `.` only, because they become parts of file names."""
     for name in settings.environments:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             raise InputError(
@@ -36,7 +36,7 @@ def environment_names(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def baseline_needs_a_group(settings: Settings, spec: ObjectiveSpec) -> None:
-    """A group of one has no baseline: every advantage would be 0."""
+    """`rollout.group_size = 1` with a group baseline or a group filter: every advantage would be 0."""
     if Need.GROUP in spec.needs and settings.rollout.group_size < 2:
         cause = (
             f"policy.advantage.baseline = {spec.advantage.baseline!r}"
@@ -52,7 +52,7 @@ def baseline_needs_a_group(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def sampled_distribution_is_trained(settings: Settings, spec: ObjectiveSpec) -> None:
-    """Top-p and top-k change the sampled distribution; the trainer would score another one."""
+    """`rollout.top_p` below 1 or `rollout.top_k` above 0: the trainer would score another distribution."""
     fix = "Set rollout.top_p = 1.0 and rollout.top_k = 0; evaluation is not affected."
     problem = "the trainer does not replay the sampler's mask, so its log-probs would be of another distribution"
     if settings.rollout.top_p != 1.0:
@@ -62,7 +62,7 @@ def sampled_distribution_is_trained(settings: Settings, spec: ObjectiveSpec) -> 
 
 
 def training_is_not_greedy(settings: Settings, spec: ObjectiveSpec) -> None:
-    """Greedy attempts at one prompt are all equal and their log-probs are not the sampler's."""
+    """`rollout.temperature = 0`: greedy attempts at one prompt are all equal."""
     if settings.rollout.temperature == 0.0:
         raise InputError(
             "rollout.temperature",
@@ -73,7 +73,7 @@ def training_is_not_greedy(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def updates_do_not_round_away(settings: Settings, spec: ObjectiveSpec) -> None:
-    """AdamW moves a weight by about the learning rate; a bfloat16 master may not notice."""
+    """`model.master_dtype = "bfloat16"` with a learning rate so low that AdamW's steps round away."""
     if settings.model.master_dtype == "bfloat16" and settings.policy.learning_rate < SMALLEST_BFLOAT16_RATE:
         raise InputError(
             "policy.learning_rate",
@@ -85,7 +85,7 @@ def updates_do_not_round_away(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def one_update_without_ratio(settings: Settings, spec: ObjectiveSpec) -> None:
-    """Without a ratio a second update on the same batch is off-policy and uncorrected."""
+    """`policy.updates_per_batch` above 1 without a ratio: the second update would be off-policy and uncorrected."""
     if Need.SINGLE_UPDATE in spec.needs and settings.policy.updates_per_batch > 1:
         raise InputError(
             "policy.updates_per_batch",
@@ -96,7 +96,7 @@ def one_update_without_ratio(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def every_update_gets_a_group(settings: Settings, spec: ObjectiveSpec) -> None:
-    """The groups of a batch are split over its updates."""
+    """`policy.updates_per_batch` above `rollout.prompts_per_step`: some update would have no group."""
     updates, prompts = settings.policy.updates_per_batch, settings.rollout.prompts_per_step
     if updates > prompts:
         raise InputError(
@@ -108,7 +108,7 @@ def every_update_gets_a_group(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def warmup_ends(settings: Settings, spec: ObjectiveSpec) -> None:
-    """A warm-up longer than the run never reaches the learning rate that was asked for."""
+    """`policy.warmup_steps` beyond the run: the learning rate asked for would never be reached."""
     updates = settings.run.steps * settings.policy.updates_per_batch
     if settings.policy.warmup_steps > updates:
         raise InputError(
@@ -120,7 +120,7 @@ def warmup_ends(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def micro_batch_holds_a_completion(settings: Settings, spec: ObjectiveSpec) -> None:
-    """A sequence is never split; the prompt is added once its length is known."""
+    """`policy.micro_batch_tokens` below prompt and completion: a sequence is never split."""
     micro, new = settings.policy.micro_batch_tokens, settings.rollout.max_new_tokens
     if micro != "auto" and new != "auto" and micro <= new:
         raise InputError(
@@ -132,7 +132,7 @@ def micro_batch_holds_a_completion(settings: Settings, spec: ObjectiveSpec) -> N
 
 
 def overlong_fits_the_budget(settings: Settings, spec: ObjectiveSpec) -> None:
-    """The slope of the overlong penalty lies inside the generation budget."""
+    """`policy.overlong.buffer_tokens` above `rollout.max_new_tokens`."""
     buffer, new = spec.overlong.buffer_tokens, settings.rollout.max_new_tokens
     if spec.overlong.soft_penalty and buffer is not None and new != "auto" and buffer > new:
         raise InputError(
@@ -144,7 +144,7 @@ def overlong_fits_the_budget(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def refills_have_a_rule(settings: Settings, spec: ObjectiveSpec) -> None:
-    """Refilling replaces dropped groups; without a rule none is dropped."""
+    """`policy.group_filter.max_refills` above 0 without a rule: no group would be dropped, so none replaced."""
     if spec.group_filter.max_refills > 0 and spec.group_filter.rule == "none":
         raise InputError(
             "policy.group_filter.max_refills",
@@ -155,7 +155,7 @@ def refills_have_a_rule(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def soft_reward_is_anchored(settings: Settings, spec: ObjectiveSpec) -> None:
-    """A preference can be farmed; only a pull towards the reference bounds how far."""
+    """A soft reward with anchor weight 0, unless `policy.acknowledge` names `soft_reward_without_anchor`."""
     if "soft_reward_without_anchor" in settings.policy.acknowledge:
         return
     for name, weight in anchor_weights(settings).items():
@@ -170,7 +170,7 @@ def soft_reward_is_anchored(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def anchor_has_a_gradient(settings: Settings, spec: ObjectiveSpec) -> None:
-    """Two pairs of estimator and place miss the gradient of the KL altogether."""
+    """An anchor by k1 in the loss or k3 in the reward, which miss the gradient of the KL, unless acknowledged."""
     pair = spec.anchor.biased_pair
     anchored = any(weight > 0 for weight in anchor_weights(settings).values())
     if pair is None or not anchored or pair in settings.policy.acknowledge:
@@ -188,7 +188,7 @@ def anchor_has_a_gradient(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def evaluation_has_enough_samples(settings: Settings, spec: ObjectiveSpec) -> None:
-    """pass@k of fewer than k samples is not defined."""
+    """`evaluation.k` above `evaluation.samples`: pass@k of fewer than k samples is not defined."""
     largest, samples = max(settings.evaluation.k), settings.evaluation.samples
     if largest > samples:
         raise InputError(
@@ -200,7 +200,7 @@ def evaluation_has_enough_samples(settings: Settings, spec: ObjectiveSpec) -> No
 
 
 def each_reward_has_its_weight(settings: Settings, spec: ObjectiveSpec) -> None:
-    """Weights belong to reward functions one by one."""
+    """`reward_weights` of another length than `reward`."""
     for name, environment in settings.environments.items():
         if not isinstance(environment, FunctionSettings) or environment.reward_weights is None:
             continue

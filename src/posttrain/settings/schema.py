@@ -95,7 +95,7 @@ def _words(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     if origin in (Union, UnionType):
         return " or ".join(_words(a, metadata) for a in arguments if a is not NoneType)
     if origin is Literal:
-        return " or ".join(f'"{value}"' for value in arguments)
+        return " or ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in arguments)
     if origin is tuple:
         return f"a list, each {_words(arguments[0])}"
     if origin is dict or annotation is dict:

@@ -188,7 +188,7 @@ class LogprobsSettings(Section):
 class PolicySettings(Section):
     """``[policy]``: the algorithm and the optimizer.
 
-    The nested tables override single values of the chosen row; `posttrain algorithms ROW` prints them.
+    The nested tables replace single values of the chosen row; `posttrain algorithms ROW` prints them all.
     """
 
     algorithm: str = setting(
