@@ -71,6 +71,9 @@ def test_a_group_is_as_old_as_its_oldest_token() -> None:
     assert schedule.evict(3) == []
     _to_ready(schedule, "next", 3)
     assert schedule.select(1, 3) == ["slow"]
+    assert schedule.training_staleness == (2,)
+    schedule.trained(4)
+    assert schedule.training_staleness == ()
 
 
 def test_eviction_takes_every_stage_and_names_the_age() -> None:
@@ -147,7 +150,7 @@ def test_snapshot_continues_the_same_schedule() -> None:
 
 
 def test_a_snapshot_whose_counts_do_not_add_up_is_refused() -> None:
-    broken = Snapshot(version=0, submitted=3, consumed=1, discarded=0, in_training=0, live=())
+    broken = Snapshot(version=0, submitted=3, consumed=1, discarded=0, in_training=(), live=())
     with pytest.raises(ScheduleError, match="do not add up"):
         Schedule.restore(SchedulePlan(batch_groups=1), broken)
     with pytest.raises(ScheduleError, match="not a schedule snapshot"):
@@ -245,7 +248,7 @@ class RandomRun(RuleBasedStateMachine):
 
 
 TestRandomRun = RandomRun.TestCase
-TestRandomRun.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestRandomRun.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize(("depth", "batch"), [(0, 4), (1, 4), (3, 2)])

@@ -14,7 +14,8 @@ _ADAM_MOMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class ModelCopies:
-    """What decides how often the weights are held. Counts are of parameters; a tied head counts once.
+    """What decides how often the weights are held. Counts are of parameters, adapters included; a
+    tied head counts once.
 
     ``head_parameters`` is the size of a tied output layer that the engine stores a second time in the
     layout its matrix products want (0 if it does not). ``engine_copy`` false: sampler and trainer share
@@ -49,9 +50,7 @@ def account(copies: ModelCopies) -> tuple[MemoryItem, ...]:
     )
     frozen = copies.parameters - copies.trainable
     cast = copies.compute_dtype != copies.master_dtype
-    trained = (
-        f"{copies.trainable:,} of {copies.parameters:,} parameters" if frozen else f"{copies.parameters:,} parameters"
-    )
+    trained = f"{_millions(copies.trainable)} of {_millions(copies.parameters)}" if frozen else "all"
     items = [
         MemoryItem("trainer weights", copies.parameters * master, "", f"{copies.master_dtype}, {trained} trained"),
         MemoryItem("gradients", copies.trainable * master, "", copies.master_dtype),
@@ -60,9 +59,9 @@ def account(copies: ModelCopies) -> tuple[MemoryItem, ...]:
         ),
     ]
     if copies.engine_copy:
-        note = f"{copies.compute_dtype}, one copy per version"
+        note = f"{copies.compute_dtype}, one copy"
         if copies.head_parameters:
-            note += ", tied head stored twice"
+            note += ", tied head twice"
         held = copies.parameters + copies.head_parameters
         items.append(MemoryItem("engine weights", held * compute, "", note))
     else:
@@ -91,7 +90,8 @@ def memory_lines(items: Sequence[MemoryItem]) -> list[str]:
     lines: list[str] = []
     for item in items:
         shared = f"shared with {item.shared_with}; " if item.shared_with else ""
-        lines.append(f"{item.name:<18}{_mib(item.bytes):>13}  {shared}{item.note}")
+        size = _mib(item.bytes) if item.bytes else "-"
+        lines.append(f"{item.name:<18}{size:>13}  {shared}{item.note}")
     lines.append(f"{'together':<18}{_mib(total_bytes(items)):>13}  activations come on top")
     return [line if len(line) <= 80 else line[:79] + "…" for line in lines]
 
@@ -109,3 +109,7 @@ def _width(setting: str, dtype: str) -> int:
 
 def _mib(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB"
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:,.1f} M"

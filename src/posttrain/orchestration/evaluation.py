@@ -155,21 +155,25 @@ class Summary:
     def signals(self) -> dict[str, float]:
         """Values by signal name, for the metrics file."""
         values: dict[str, float] = {
+            "tasks": float(self.tasks),
             "ungradable_share": self.ungradable_share,
             "truncated_share": self.truncated_share,
         }
-        for k, estimate in self.pass_at.items():
-            values[f"pass@{k}"] = estimate.value
-            values[f"pass@{k}_low"] = estimate.low
-            values[f"pass@{k}_high"] = estimate.high
-        values |= {f"majority@{k}": estimate.value for k, estimate in self.majority_at.items()}
+        ranged = {f"pass@{k}": e for k, e in self.pass_at.items()} | {
+            f"majority@{k}": e for k, e in self.majority_at.items()
+        }
+        if self.reward is not None:
+            ranged["reward_mean"] = self.reward
+        for name, estimate in ranged.items():
+            values |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
         single = {
-            "reward_mean": self.reward,
             "length_mean": self.length,
             "parsable_share": self.parsable_share,
-            "greedy": self.greedy,
+            "greedy_success": self.greedy,
         }
         values |= {name: estimate.value for name, estimate in single.items() if estimate is not None}
+        if self.correct_given_parsable is not None:
+            values["correct_given_parsable"] = self.correct_given_parsable
         return {f"evaluation/{self.environment}/{name}": value for name, value in values.items()}
 
 

@@ -7,7 +7,7 @@ replacement. Intervals resample *clusters* of tasks (tasks that share their cont
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -113,14 +113,6 @@ def bootstrap_mean(
     tail = (1.0 - CONFIDENCE) / 2.0
     low, high = np.quantile(means, [tail, 1.0 - tail])
     return Estimate(float(array.mean()), float(low), float(high), int(array.size))
-
-
-def interpolate(points: Mapping[float, float], at: float) -> float | None:
-    """Value at ``at`` on the straight lines between points; ``None`` outside their range."""
-    places = sorted(points)
-    if not places or not places[0] <= at <= places[-1]:
-        return None
-    return float(np.interp(at, places, [points[p] for p in places]))
 
 
 def _check_k(attempts: int, k: int) -> None:

@@ -30,7 +30,7 @@ class Schedule:
         self._submitted = 0
         self._consumed = 0
         self._discarded = 0
-        self._in_training = 0
+        self._in_training: tuple[int, ...] = ()
 
     @property
     def version(self) -> int:
@@ -55,6 +55,11 @@ class Schedule:
         """Open groups in order of submission."""
         return tuple(self._live.values())
 
+    @property
+    def training_staleness(self) -> tuple[int, ...]:
+        """Staleness, in policy versions, of each group of the batch in training; empty between batches."""
+        return self._in_training
+
     def admit(self, policy_version: int) -> int:
         """Number of groups that may start now on an engine that holds ``policy_version``.
 
@@ -66,7 +71,7 @@ class Schedule:
         if self._version - policy_version > self.plan.limit:
             return 0
         capacity = (self.plan.depth + 1) * self.plan.batch_groups
-        return max(0, capacity - self.counts.outstanding - self._in_training)
+        return max(0, capacity - self.counts.outstanding - len(self._in_training))
 
     def submitted(self, group_id: str, policy_version: int) -> None:
         """A group has started on the engine. Raises ScheduleError if it is known already or was not admitted."""
@@ -105,17 +110,17 @@ class Schedule:
         if version != self._version:
             raise ScheduleError(f"batch selected for version {version}, the trainer is at {self._version}")
         if self._in_training:
-            raise ScheduleError(f"{self._in_training} groups are still in training")
+            raise ScheduleError(f"{len(self._in_training)} groups are still in training")
         fresh = [g for g in self._live.values() if g.stage is Stage.READY and not self._is_stale(g, version)]
         if len(fresh) < count:
             return []
-        chosen = [group.group_id for group in fresh[:count]]
-        for group_id in chosen:
-            self._close(group_id)
+        chosen = fresh[:count]
+        for group in chosen:
+            self._close(group.group_id)
         self._consumed += count
-        self._in_training = count
+        self._in_training = tuple(version - group.oldest_version for group in chosen)
         self._check()
-        return chosen
+        return [group.group_id for group in chosen]
 
     def trained(self, version: int) -> None:
         """The selected batch has been used; the trainer is at ``version``, which may not go back.
@@ -125,7 +130,7 @@ class Schedule:
         if version < self._version:
             raise ScheduleError(f"the trainer's version goes back from {self._version} to {version}")
         self._version = version
-        self._in_training = 0
+        self._in_training = ()
 
     def discard(self, group_id: str, reason: str) -> None:
         """Close a live group untrained. ``reason`` is required: nothing leaves silently."""
@@ -216,5 +221,5 @@ class Schedule:
         counts = self.counts
         if not (counts.outstanding == counts.submitted - counts.consumed - counts.discarded == len(self._live)):
             raise ScheduleError(f"groups do not add up: {counts}, {len(self._live)} live")
-        if min(counts.in_flight, counts.being_scored, counts.ready, self._in_training) < 0:
+        if min(counts.in_flight, counts.being_scored, counts.ready) < 0:
             raise ScheduleError(f"a count went below zero: {counts}")

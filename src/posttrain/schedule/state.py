@@ -83,16 +83,27 @@ class Counts:
         """Groups neither consumed nor discarded."""
         return self.in_flight + self.being_scored + self.ready
 
+    def signals(self) -> dict[str, float]:
+        """Values by signal name, for the metrics file."""
+        return {
+            "schedule/in_flight": float(self.in_flight),
+            "schedule/being_scored": float(self.being_scored),
+            "schedule/ready": float(self.ready),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a schedule knows except the ids of closed groups (the journal has those)."""
+    """Everything a schedule knows except the ids of closed groups (the journal has those).
+
+    ``in_training`` is the staleness of each group of the batch in training.
+    """
 
     version: int
     submitted: int
     consumed: int
     discarded: int
-    in_training: int
+    in_training: tuple[int, ...]
     live: tuple[LiveGroup, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +113,7 @@ class Snapshot:
             "submitted": self.submitted,
             "consumed": self.consumed,
             "discarded": self.discarded,
-            "in_training": self.in_training,
+            "in_training": list(self.in_training),
             "live": [[g.group_id, g.ordinal, g.stage.value, g.oldest_version] for g in self.live],
         }
 
@@ -111,7 +122,8 @@ class Snapshot:
         """Inverse of ``to_json``. Raises ScheduleError if the data is not one."""
         try:
             live = tuple(LiveGroup(str(g), int(o), Stage(s), int(v)) for g, o, s, v in data["live"])
-            numbers = [int(data[name]) for name in ("version", "submitted", "consumed", "discarded", "in_training")]
+            numbers = [int(data[name]) for name in ("version", "submitted", "consumed", "discarded")]
+            in_training = tuple(int(age) for age in data["in_training"])
         except (KeyError, TypeError, ValueError) as error:
             raise ScheduleError(f"not a schedule snapshot: {error!r}") from error
-        return cls(*numbers, live=live)
+        return cls(*numbers, in_training=in_training, live=live)
