@@ -54,14 +54,14 @@ def take(batch: TokenBatch, index: torch.Tensor) -> TokenBatch:
 
 def run(parts: list[TokenBatch], totals: StepTotals, spec: ObjectiveSpec):
     """Sum of losses, gradients of the parts in a row, merged statistics."""
-    loss, gradients, statistics = 0.0, [], ObjectiveStatistics.empty()
+    loss, gradients, statistics = 0.0, [], None
     for part in parts:
         leaf = part.logprobs.clone().requires_grad_()
         result = objective(replace(part, logprobs=leaf), totals, spec)
         result.loss.backward()
         loss += result.loss.item()
         gradients.append(leaf.grad)
-        statistics = statistics + result.statistics
+        statistics = result.statistics if statistics is None else statistics + result.statistics
     return loss, torch.cat(gradients), statistics.finalize(totals.tokens)
 
 
@@ -109,6 +109,16 @@ def test_padding_with_garbage_changes_nothing(spec, garbage):
     got = run([padded], totals, spec)
     assert torch.equal(got[1][-7:], torch.zeros(7, dtype=torch.float64))
     same(bare, (got[0], got[1][:-7], got[2]))
+
+
+def test_merged_extremes_are_extremes():
+    batch, totals = random_batch(2, [6, 6], [0, 1])
+    ratios = (batch.logprobs - batch.old_logprobs).exp()[batch.mask]
+    halves = [take(batch, (batch.sequence_index == s).nonzero()[:, 0]) for s in (0, 1)]
+    parts = [objective(half, totals, SPECS[2]).statistics for half in halves]
+    values = (ObjectiveStatistics.empty() + parts[0] + parts[1]).finalize(totals.tokens)
+    assert values["policy/ratio_max"] == pytest.approx(ratios.max().item())
+    assert values["policy/ratio_min"] == pytest.approx(ratios.min().item())
 
 
 def test_masked_log_ratio_of_89_in_fp32_contributes_exactly_nothing():
