@@ -20,11 +20,13 @@ from posttrain.model.runtime import tune_allocator
 torch.set_num_threads(1)
 if sys.argv[1] == "tuned":
     tune_allocator()
-for _ in range(3):
-    torch.ones(6_000_000)
+def temporary():
+    torch.empty(12_000_000)[::1024].fill_(1.0)  # 48 MB: above the size up to which glibc adapts by itself
+for _ in range(8):
+    temporary()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
-    torch.ones(6_000_000)
+for _ in range(8):
+    temporary()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 

@@ -24,9 +24,10 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 def tune_allocator() -> str:
     """Make the C library keep freed memory instead of giving it back at once. Returns what was done, as a sentence.
 
-    By default glibc maps every block beyond a size anew and unmaps it when freed, so each large temporary of a
-    forward pass pays for its page faults again; a 25 MB temporary took five times as long. The price: the process
-    keeps its peak. Does nothing where the C library is not glibc.
+    By default glibc maps every large block anew and unmaps it when freed (always beyond 32 MB, below that depending
+    on what was freed before), and trims its heap, so that temporaries of a forward pass pay for the same page faults
+    again and again: several times the cost of filling them. The price: the process keeps its peak. Does nothing where
+    the C library is not glibc.
     """
     if platform.libc_ver()[0] != "glibc":
         return "The memory allocator was left as it is (not glibc)."
