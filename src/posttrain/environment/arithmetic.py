@@ -226,7 +226,12 @@ def _split(
                 messages=messages(expression),
                 gold=family.evaluate(operands),
                 environment=name,
-                metadata={"family": family.name, "operands": list(operands)},
+                metadata={
+                    "family": family.name,
+                    "operands": list(operands),
+                    # Questions on the same operands are one fact: intervals resample them together.
+                    "cluster": ",".join(str(o) for o in _unordered(operands)),
+                },
             )
             (evaluation if _unordered(operands) in held_out else train).append(task)
     return TaskSplit(tuple(train), tuple(evaluation))
