@@ -20,6 +20,9 @@ from posttrain.rundir.files import DamagedFileError, strict_json
 
 _R = TypeVar("_R")
 
+_SHORTEST_WINDOW_S = 0.1
+"""Rates over less say nothing: a process's time is counted in ticks of 10 ms."""
+
 
 class EngineCounters(Protocol):
     """What an engine tells about itself; token counts run since its start, the rest is now."""
@@ -95,6 +98,16 @@ class EngineSample:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Counters at one moment of the monotonic clock."""
+
+    time: float
+    generated: int | None
+    trained: int | None
+    cpu_seconds: float | None
+
+
 class EngineSampler:
     """A thread that appends one sample per interval until it is stopped.
 
@@ -121,14 +134,10 @@ class EngineSampler:
         self._process = psutil.Process()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-sampler", daemon=True)
-        self._last_time = 0.0
-        self._last_generated: int | None = None
-        self._last_trained: int | None = None
+        self._last = _Totals(time.monotonic(), None, None, None)
 
     def start(self) -> EngineSampler:
         """Begin sampling. Returns itself."""
-        self._process.cpu_percent()  # the first call only sets the reference point
-        self._last_time = time.monotonic()
         self._thread.start()
         return self
 
@@ -169,25 +178,30 @@ class EngineSampler:
                 return None
 
         now = time.monotonic()
-        elapsed = now - self._last_time
         engine = ask("engine", self._stats)
-        trained = ask("training", self._trained_tokens)
+        totals = _Totals(
+            now,
+            None if engine is None else engine.generated_tokens,
+            ask("training", self._trained_tokens),
+            ask("cpu", lambda: _cpu_seconds(self._process)),
+        )
         device = ask("device", self._device)
-        cpu_percent = ask("cpu", self._process.cpu_percent)
-        generated = None if engine is None else engine.generated_tokens
+        before, is_long_enough = self._last, now - self._last.time >= _SHORTEST_WINDOW_S
+        elapsed = now - before.time if is_long_enough else 0.0
+        cpu = _rate(totals.cpu_seconds, before.cpu_seconds, elapsed)
         sample = EngineSample(
             time=round(time.time(), 3),
             attempt=self._attempt,
             phase=ask("phase", self._phase) or "",
-            generated_tokens_per_second=_rate(generated, self._last_generated, elapsed),
-            trained_tokens_per_second=_rate(trained, self._last_trained, elapsed),
+            generated_tokens_per_second=_rate(totals.generated, before.generated, elapsed),
+            trained_tokens_per_second=_rate(totals.trained, before.trained, elapsed),
             running=None if engine is None else engine.running,
             waiting=None if engine is None else engine.waiting,
             preempted=None if engine is None else engine.preempted,
             kv_bytes_used=None if engine is None else engine.kv_bytes_used,
             kv_bytes_limit=None if engine is None else engine.kv_bytes_limit,
             policy_version=None if engine is None else engine.policy_version,
-            cpu_share=None if cpu_percent is None else round(cpu_percent / 100.0 / _cores(self._process), 4),
+            cpu_share=None if cpu is None else round(cpu / _cores(self._process), 4),
             memory=ask("memory", lambda: int(self._process.memory_info().rss)),
             device_memory=None if device is None else device.memory,
             device_utilisation=None if device is None else device.utilisation,
@@ -195,7 +209,8 @@ class EngineSampler:
         )
         if problems:
             self._note(sample.problem)
-        self._last_time, self._last_generated, self._last_trained = now, generated, trained
+        if is_long_enough or before.cpu_seconds is None:
+            self._last = totals
         return sample
 
 
@@ -229,10 +244,15 @@ def read_engine(path: Path) -> EngineSeries:
     return EngineSeries(tuple(sorted(samples, key=lambda s: s.time)), tuple(problems))
 
 
-def _rate(now: int | None, before: int | None, elapsed_s: float) -> float | None:
+def _rate(now: float | None, before: float | None, elapsed_s: float) -> float | None:
     if now is None or before is None or elapsed_s <= 0.0:
         return None
     return round((now - before) / elapsed_s, 3)
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _cores(process: psutil.Process) -> int:

@@ -105,7 +105,7 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """MLflow, at its own tracking address (``MLFLOW_TRACKING_URI``), else a database in the run directory."""
+    """MLflow, at its own tracking address (``MLFLOW_TRACKING_URI``), else ``mlflow.db`` in the run directory."""
 
     name = "mlflow"
 
@@ -113,19 +113,28 @@ class MlflowTracker:
         mlflow: Any = _import("mlflow", self.name)
         tracking: Any = _import("mlflow.tracking", self.name)
         address = str(mlflow.get_tracking_uri()) if mlflow.is_tracking_uri_set() else None
-        self._client: Any = tracking.MlflowClient(address or (context.directory / "mlflow").as_uri())
-        self._run_id = self._find_or_create(context)
-        for name, value in flatten(context.settings).items():
-            self._client.log_param(self._run_id, name, str(value)[:500])
+        self._client: Any = tracking.MlflowClient(address or f"sqlite:///{context.directory.absolute()}/mlflow.db")
+        self._run_id = self._resumed(context) or self._created(context)
 
-    def _find_or_create(self, context: TrackerContext) -> str:
+    def _resumed(self, context: TrackerContext) -> str | None:
+        experiment = self._client.get_experiment_by_name(context.project)
+        if experiment is None:
+            return None
+        found = self._client.search_runs([experiment.experiment_id], f"tags.posttrain_run_id = '{context.run_id}'")
+        if not found:
+            return None
+        run_id = str(found[0].info.run_id)
+        self._client.update_run(run_id, status="RUNNING")
+        return run_id
+
+    def _created(self, context: TrackerContext) -> str:
         experiment = self._client.get_experiment_by_name(context.project)
         experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(context.project)
-        found = self._client.search_runs([experiment_id], f"tags.posttrain_run_id = '{context.run_id}'")
-        if found:
-            return str(found[0].info.run_id)
         tags = {"posttrain_run_id": context.run_id}
-        return str(self._client.create_run(experiment_id, tags=tags, run_name=context.run_name).info.run_id)
+        run_id = str(self._client.create_run(experiment_id, tags=tags, run_name=context.run_name).info.run_id)
+        for name, value in flatten(context.settings).items():
+            self._client.log_param(run_id, name, str(value)[:500])
+        return run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log the values; a name MLflow does not allow has ``@`` written as ``_at_``."""
@@ -147,7 +156,11 @@ class TrackioTracker:
     def __init__(self, context: TrackerContext) -> None:
         self._trackio: Any = _import("trackio", self.name)
         self._trackio.init(
-            project=context.project, name=context.run_name, resume="allow", config=dict(context.settings)
+            # A run is found again by its name there, so the name is the one that no other run has.
+            project=context.project,
+            name=context.run_id,
+            resume="allow",
+            config=dict(context.settings),
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -193,7 +206,7 @@ class Trackers:
                 action(tracker)
             except Exception as error:  # a dashboard must not end a run
                 self._active.remove(tracker)
-                self.failures[tracker.name] = f"{type(error).__name__}: {error}"
+                self.failures[tracker.name] = _one_line(error)
                 self._warn(
                     f"tracker {tracker.name} is switched off: it could not {verb} ({self.failures[tracker.name]}). "
                     "The run directory keeps every value."
@@ -217,7 +230,7 @@ def open_trackers(names: Sequence[str], context: TrackerContext, warn: Callable[
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                "rundir.trackers", name, f"cannot start ({type(error).__name__}: {error})", "Fix it or leave it out."
+                "rundir.trackers", name, f"cannot start ({_one_line(error)})", "Fix it or leave it out."
             ) from error
     return Trackers(started, warn)
 
@@ -239,6 +252,11 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
 def _import(module: str, tracker: str) -> ModuleType:
     try:
         return importlib.import_module(module)
@@ -246,6 +264,6 @@ def _import(module: str, tracker: str) -> ModuleType:
         raise InputError(
             "rundir.trackers",
             tracker,
-            f"its package cannot be imported ({error})",
+            f"its package cannot be imported ({_one_line(error)})",
             "Install it with: pip install 'posttrain[trackers]'.",
         ) from error
