@@ -73,13 +73,18 @@ def first_integer(text: str) -> int | None:
     return _whole(numbers[0].value) if numbers else None
 
 
-def only_integer(text: str) -> int | None:
-    """The integer a text consists of (white space and one closing full stop aside), else ``None``."""
+def only_number(text: str) -> Decimal | None:
+    """The number a text consists of (white space and one closing full stop aside), else ``None``."""
     stripped = normalise(text).strip()
     match = _NUMBER.match(stripped)
     if match is None or stripped[match.end() :] not in ("", "."):
         return None
-    return last_integer(stripped)
+    return last_number(stripped)
+
+
+def only_integer(text: str) -> int | None:
+    """The integer a text consists of (white space and one closing full stop aside), else ``None``."""
+    return _whole(only_number(text))
 
 
 def is_ambiguous(text: str) -> bool:

@@ -6,12 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from posttrain.environment.arithmetic import arithmetic_environment
+from posttrain.environment.function import FunctionGrader, RewardFunction
 from posttrain.environment.grading import GradedTasks
-from posttrain.environment.protocol import TaskSplit
+from posttrain.environment.protocol import RewardKind, TaskSplit
+from posttrain.environment.reasoning_gym import reasoning_gym_environment
+from posttrain.environment.rows import RowFormat, load_split
+from posttrain.environment.verifiers import verifier
 from posttrain.errors import InputError
 from posttrain.settings.environments import (
     ArithmeticSettings,
     EnvironmentSettings,
+    FunctionSettings,
+    ReasoningGymSettings,
+    RowsSettings,
 )
 from posttrain.trajectory import Message, Task
 
@@ -39,9 +46,15 @@ def build_environment(name: str, section: EnvironmentSettings) -> GradedTasks:
 
 
 def _build(name: str, section: EnvironmentSettings) -> GradedTasks:
-    if isinstance(section, ArithmeticSettings):
-        return _arithmetic(name, section)
-    raise InputError(f"environments.{name}.kind", section.kind, "is not supported", "Use arithmetic.")
+    match section:
+        case ArithmeticSettings():
+            return _arithmetic(name, section)
+        case ReasoningGymSettings():
+            return _reasoning_gym(name, section)
+        case RowsSettings():
+            return _rows(name, section)
+        case FunctionSettings():
+            return _function(name, section)
 
 
 def _arithmetic(name: str, section: ArithmeticSettings) -> GradedTasks:
@@ -54,6 +67,59 @@ def _arithmetic(name: str, section: ArithmeticSettings) -> GradedTasks:
         high=None if section.high == "auto" else section.high,
         prompt=section.prompt,
         grading=section.grading,
+    )
+
+
+def _reasoning_gym(name: str, section: ReasoningGymSettings) -> GradedTasks:
+    return reasoning_gym_environment(
+        name,
+        section.dataset,
+        size=section.size,
+        evaluation_size=section.evaluation_size,
+        seed=section.seed,
+        parameters=section.parameters,
+        extract=section.extract,
+    )
+
+
+def _rows(name: str, section: RowsSettings) -> GradedTasks:
+    if section.gold_column is None:
+        raise InputError(
+            f"environments.{name}.gold_column",
+            None,
+            "a verifier needs gold answers",
+            "Name the column, or use kind = 'function' with a reward function.",
+        )
+    split = _load(name, section)
+    grader = verifier(f"environments.{name}.verifier", section.verifier, section.timeout_s, split.train)
+    return GradedTasks(name, split, grader)
+
+
+def _function(name: str, section: FunctionSettings) -> GradedTasks:
+    targets = (section.reward,) if isinstance(section.reward, str) else section.reward
+    weights = section.reward_weights or (1.0,) * len(targets)
+    if len(weights) != len(targets):
+        raise InputError(
+            f"environments.{name}.reward_weights",
+            list(weights),
+            f"holds {len(weights)} weights for {len(targets)} functions",
+            "Give one weight per function.",
+        )
+    split = _load(name, section)
+    functions = [RewardFunction(target, weight) for target, weight in zip(targets, weights, strict=True)]
+    grader = FunctionGrader(name, functions, section.completions, section.timeout_s, section.workers)
+    grader.check(split.train)
+    return GradedTasks(name, split, grader, RewardKind(section.reward_kind), reward_range=None)
+
+
+def _load(name: str, section: RowsSettings | FunctionSettings) -> TaskSplit:
+    return load_split(
+        name,
+        section.path,
+        RowFormat(section.prompt_column, section.gold_column, section.id_column),
+        evaluation_path=section.evaluation_path,
+        evaluation_fraction=section.evaluation_fraction,
+        split_seed=section.split_seed,
     )
 
 

@@ -124,6 +124,15 @@ def failed(reason: str, parts: Mapping[str, float | None] | None = None) -> Grad
     return Grade(GradeStatus.FAILED, None, _finite_parts(parts), reason)
 
 
+def finite_number(value: object) -> float | None:
+    """What a user's code returned as a number, or ``None`` if it is none, NaN, infinite or too large."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def _finite_parts(parts: Mapping[str, float | None] | None) -> dict[str, float | None]:
     return {name: v if v is not None and math.isfinite(v) else None for name, v in (parts or {}).items()}
 
