@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from posttrain.errors import InputError
+from posttrain.settings.chosen import needs_reference
 from posttrain.settings.facts import ELEMENT_BYTES, MachineFacts, ModelSizes, feed_forward_width, kv_bytes_per_token
 from posttrain.settings.load import settings_from_mapping
 from posttrain.settings.tree import Settings
@@ -186,14 +187,16 @@ def describe(choices: Sequence[Choice]) -> list[str]:
 def resident_bytes(
     settings: Settings, plan: MachinePlan, model: ModelSizes, trainable_parameters: int | None = None
 ) -> int:
-    """Bytes held all through training: weights, gradients, two AdamW moments, and the engine's cast copy.
+    """Bytes held all through training: weights, gradients, two AdamW moments, engine copy and reference.
 
-    The copy is counted when the compute dtype differs from the masters' or LoRA is merged for the engine.
+    The engine's cast copy is counted when the compute dtype differs from the masters' or LoRA is merged for it;
+    the reference when something is anchored, except with LoRA, where it is the policy without its adapters.
     """
     master, compute = ELEMENT_BYTES[settings.model.master_dtype], ELEMENT_BYTES[plan.compute_dtype]
     copied = master != compute or settings.model.lora is not None
+    reference = needs_reference(settings) and settings.model.lora is None
     trained = model.parameters if trainable_parameters is None else trainable_parameters
-    return model.parameters * (master + (compute if copied else 0)) + trained * (master + 2 * 4)
+    return model.parameters * (master + compute * (copied + reference)) + trained * (master + 2 * 4)
 
 
 def activation_bytes_per_token(settings: Settings, plan: MachinePlan, model: ModelSizes) -> int:
