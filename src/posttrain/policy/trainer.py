@@ -172,14 +172,18 @@ class Trainer:
             table.record(where, scores.logprobs.cpu().numpy(), scores.entropy.cpu().numpy())
 
     def step(self) -> StepResult:
-        """Clip, apply, count. Raises NonFiniteError and changes nothing if the gradient is not finite."""
+        """Clip, apply, count. A step without any gradient changes no weight and is not counted.
+
+        Raises NonFiniteError and changes nothing if the gradient is not finite.
+        """
         grads = [m.grad for m in self._masters.values() if m.grad is not None]
-        norm = torch.nn.utils.get_total_norm(grads) if grads else torch.zeros(())
+        if not grads:
+            return StepResult(0.0, self.settings.rate_at(self.version), self.version)
+        norm = torch.nn.utils.get_total_norm(grads)
         if not bool(torch.isfinite(norm)):
             bad = next(n for n, m in self._masters.items() if m.grad is not None and not m.grad.isfinite().all())
             raise NonFiniteError(f"the gradient of {bad} is not finite at policy version {self.version}")
-        if grads:
-            torch.nn.utils.clip_grads_with_norm_(list(self._masters.values()), self.settings.gradient_clip, norm)
+        torch.nn.utils.clip_grads_with_norm_(list(self._masters.values()), self.settings.gradient_clip, norm)
         rate = self.settings.rate_at(self.version)
         for group in self._optimizer.param_groups:
             group["lr"] = rate

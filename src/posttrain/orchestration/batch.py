@@ -1,0 +1,113 @@
+"""From graded groups to a training batch: shaping, baselines, advantages, and what they say about the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from posttrain.environment.grading import GradedTasks
+from posttrain.logprobs.comparison import compare
+from posttrain.model.packing import TrainSequence
+from posttrain.orchestration.workbench import Workbench
+from posttrain.policy.advantages import Advantages, sequence_advantages
+from posttrain.policy.anchors import reward_penalty
+from posttrain.policy.filters import is_mixed
+from posttrain.policy.group_statistics import GroupStatistics, group_statistics
+from posttrain.policy.overlong import overlong_masks, soft_overlong_penalty
+from posttrain.policy.rows import RowTable, train_sequences
+from posttrain.policy.update import plan_blocks
+from posttrain.settings.objective import ObjectiveSpec
+from posttrain.trajectory import FinishReason, Group, TokenColumns, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one batch: only members with a reward. ``rewards`` float64 (S,) as graded."""
+
+    rows: Sequence[Trajectory]
+    table: RowTable
+    sequences: Sequence[TrainSequence]
+    rewards: npt.NDArray[np.float64]
+    advantages: Advantages
+    statistics: GroupStatistics
+
+
+def why_untrainable(group: Group, spec: ObjectiveSpec, environments: Mapping[str, GradedTasks]) -> str:
+    """Reason to discard a group whole, or an empty string."""
+    members = group.gradable
+    needed = 1 if spec.advantage.baseline == "none" else 2
+    if len(members) < needed:
+        return f"{len(members)} of {len(group.trajectories)} members could be graded, {needed} are needed"
+    if spec.group_filter.rule == "mixed_success":
+        threshold = environments[group.task.environment].success_threshold
+        wins = np.array([t.reward >= threshold for t in members])
+        if not is_mixed(wins):
+            return "all members succeed" if wins.all() else "no member succeeds"
+    return ""
+
+
+def build_batch(bench: Workbench, groups: Sequence[Group]) -> Batch:
+    """Rows, shaped rewards and advantages. Scores the batch first if the anchor sits in the reward."""
+    spec, sizes = bench.spec, bench.preparation.resolved.sizes
+    rows = [t for group in groups for t in group.gradable]
+    finish = [t.finish_reason or FinishReason.FAILED for t in rows]
+    in_loss, in_baseline = overlong_masks(finish, spec.overlong)
+    weights = [bench.anchors[t.task.environment] for t in rows]
+    in_reward = spec.anchor.place == "reward"
+    table = RowTable.of(rows, in_loss, [0.0] * len(rows) if in_reward else weights)
+    sequences = train_sequences(rows)
+    rewards = np.array([t.reward for t in rows], np.float64)
+    lengths = np.array([t.num_model_tokens for t in rows], np.int64)
+    shaped = rewards + soft_overlong_penalty(lengths, sizes.max_new_tokens, spec.overlong)
+    if any(weights):
+        assert bench.reference is not None
+        plan = plan_blocks(bench.trainer, sequences, bench.plan)
+        bench.reference.score(plan, table)
+        if in_reward:
+            bench.trainer.score(plan, table)
+            penalty = reward_penalty(
+                table.trainer_logprob,
+                table.reference_logprob,
+                table.loss_mask,
+                table.row_of_token,
+                len(rows),
+                spec.anchor,
+            )
+            shaped = shaped - np.array(weights) * penalty
+    advantages = sequence_advantages(shaped, [t.group_id for t in rows], spec.advantage, in_baseline)
+    table.set_advantages(advantages.values)
+    thresholds = np.array([bench.environments[t.task.environment].success_threshold for t in rows])
+    statistics = group_statistics(rewards, rewards >= thresholds, table.trained_tokens, advantages)
+    return Batch(rows, table, sequences, rewards, advantages, statistics)
+
+
+def write_columns(batch: Batch) -> None:
+    """Put what training computed back into the trajectories, token by token."""
+    table = batch.table
+    anchored = bool(np.isfinite(table.reference_logprob).any())
+    for index, trajectory in enumerate(batch.rows):
+        part = table.row(index)
+        trajectory.set_columns(
+            TokenColumns(
+                trainer_logprob=table.trainer_logprob[part],
+                reference_logprob=table.reference_logprob[part] if anchored else None,
+                advantage=table.advantage[part],
+                loss_mask=table.loss_mask[part],
+            )
+        )
+
+
+def mismatch(batch: Batch) -> dict[str, float]:
+    """Sampler against trainer, before the first update, over every scored token. By signal name."""
+    table = batch.table
+    scored = ~np.isnan(table.trainer_logprob)
+    return compare(table.sampler_logprob, table.trainer_logprob, scored, table.row_of_token).finalize()
+
+
+def mean_entropy(batch: Batch) -> float | None:
+    """Mean entropy of every scored position before the first update, in nats; ``None`` where it was not measured."""
+    known = batch.table.entropy[np.isfinite(batch.table.entropy)]
+    return float(known.mean(dtype=np.float64)) if known.size else None

@@ -1,0 +1,299 @@
+"""Starting, resuming and evaluating a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from posttrain.environment.mixture import Cursor, TaskSampler
+from posttrain.errors import InputError
+from posttrain.model.load import LoadedModel
+from posttrain.model.lora import save_adapter, save_merged
+from posttrain.orchestration.accounting import memory_json, memory_lines
+from posttrain.orchestration.closing import closing_lines
+from posttrain.orchestration.evaluation import Summary
+from posttrain.orchestration.held_out import evaluate_policy, final_report, stored_results, summaries
+from posttrain.orchestration.identity import IdentityFacts, policy_identity
+from posttrain.orchestration.interrupt import Interrupt
+from posttrain.orchestration.journal import Journal
+from posttrain.orchestration.loop import Loop
+from posttrain.orchestration.progress import Progress
+from posttrain.orchestration.workbench import Preparation, Workbench, build, check_held_out, prepare
+from posttrain.rundir.checkpoints import latest_good, remove_leftovers
+from posttrain.rundir.directory import RunDirectory
+from posttrain.rundir.engine import EngineSampler
+from posttrain.rundir.files import write_json
+from posttrain.rundir.info import ExecutionPlan, RunInfo, machine_info, package_versions
+from posttrain.rundir.metrics import MetricsWriter
+from posttrain.rundir.trackers import TrackerContext, open_trackers
+from posttrain.schedule.machine import Schedule
+from posttrain.schedule.state import SchedulePlan, Snapshot
+from posttrain.settings import Settings
+from posttrain.settings.chosen import chosen_objective
+from posttrain.settings.resolve import Resolved, describe
+
+OK, INTERRUPTED = 0, 130
+
+
+def train(settings: Settings, path: Path) -> int:
+    """Train from the beginning into a new run directory. Returns the exit code.
+
+    Raises InputError before anything is written if settings, tasks or model cannot be used.
+    """
+    console = Console(highlight=False)
+    preparation = prepare(settings)
+    _say(console, preparation)
+    check_held_out(preparation)
+    _check_writable(path)
+    bench = build(preparation)
+    run = RunDirectory.create(path, _run_info(bench))
+    console.print(f"run directory: {path}")
+    return _work(bench, run, console, None)
+
+
+def resume(path: Path) -> int:
+    """Continue a run from its last complete checkpoint. Returns the exit code."""
+    console = Console(highlight=False)
+    run = RunDirectory.open(path)
+    resolved = Resolved.from_mapping(run.info().settings["resolved"])
+    if run.evaluation_summary_path.exists() and (run.model_path / "config.json").is_file():
+        console.print(f"{path} is finished: {resolved.settings.run.steps} steps, model in {run.model_path}")
+        return OK
+    preparation = prepare(resolved.settings, resolved)
+    _say(console, preparation)
+    return _work(build(preparation), run, console, latest_good(run.checkpoints_path))
+
+
+def evaluate(settings: Settings, out: Path | None) -> int:
+    """Evaluate a model on the held-out tasks of ``settings``; print a table and write JSON to ``out``."""
+    console = Console(highlight=False)
+    preparation = prepare(settings)
+    check_held_out(preparation)
+    bench = build(preparation)
+    try:
+        bench.engine.load_weights(bench.trainer.export())
+        results = summaries(bench, evaluate_policy(bench, 0, settings.evaluation.samples, 0, None))
+    finally:
+        bench.close()
+    for name, summary in results.items():
+        console.print(f"{name}: {_one_line(summary)}")
+    if out is not None:
+        write_json(out, {name: summary.to_json() for name, summary in results.items()})
+        console.print(f"written to {out}")
+    return OK
+
+
+def _one_line(summary: Summary) -> str:
+    parts = [f"pass@{k} {e.value:.3f} ({e.low:.3f} to {e.high:.3f})" for k, e in summary.pass_at.items()]
+    parts += [f"majority@{k} {e.value:.3f}" for k, e in summary.majority_at.items()]
+    if summary.greedy is not None:
+        parts.append(f"greedy {summary.greedy.value:.3f}")
+    if summary.length is not None:
+        parts.append(f"length {summary.length.value:.1f}")
+    return f"{summary.tasks} tasks x {summary.samples // max(summary.tasks, 1)}: " + ", ".join(parts)
+
+
+def _say(console: Console, preparation: Preparation) -> None:
+    facts = preparation.facts
+    console.print(
+        f"{facts.architecture}, {facts.parameters / 1e6:.1f} million parameters, "
+        f"{facts.trainable_parameters / 1e6:.1f} trained"
+    )
+    for line in (preparation.allocator, *describe(preparation.resolved.choices), *memory_lines(preparation.memory)):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse an existing or unwritable place before minutes are spent on loading."""
+    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        fix = f"Give another --run, or go on with it: posttrain resume {path}"
+        raise InputError("--run", str(path), "exists already", fix)
+    parent = path.parent
+    while not parent.exists():
+        parent = parent.parent
+    if not os.access(parent, os.W_OK):
+        raise InputError("--run", str(path), f"{parent} is not writable", "Give a place you can write to")
+
+
+def _run_info(bench: Workbench) -> RunInfo:
+    preparation = bench.preparation
+    settings, resolved, machine = preparation.settings, preparation.resolved, preparation.resolved.machine
+    spec, facts = chosen_objective(settings.policy), preparation.facts
+    identity = policy_identity(
+        IdentityFacts(
+            compute_dtype=machine.compute_dtype,
+            master_dtype=settings.model.master_dtype,
+            exact_batching=False,
+            shared_prompt_sampling=True,
+            shared_prompt_training=bench.plan.share_prompts,
+            lora=settings.model.lora is not None,
+            temperature=settings.rollout.temperature,
+            group_filter=spec.group_filter.rule if spec.group_filter.rule != "none" else "",
+            overlong_filter=spec.overlong.filter != "off",
+            soft_overlong=spec.overlong.soft_penalty,
+            skip_zero_advantage=settings.policy.skip_zero_advantage,
+            updates_per_batch=settings.policy.updates_per_batch,
+            clipped_ratio=spec.trust_region.kind == "clip" and spec.ratio.level != "none",
+            corrects_mismatch=spec.ratio.level != "none" and spec.ratio.denominator == "sampler",
+        )
+    )
+    return RunInfo(
+        name=settings.run.name,
+        seed=settings.run.seed,
+        created=time.time(),
+        settings={**settings.to_mapping(), "resolved": resolved.to_mapping()},
+        plan=ExecutionPlan(
+            machine.device,
+            machine.threads,
+            machine.compute_dtype,
+            settings.model.master_dtype,
+            resolved.sizes.micro_batch_tokens,
+        ),
+        choices=resolved.choices,
+        policy_identity=identity,
+        versions=package_versions(),
+        facts={
+            "architecture": facts.architecture,
+            "parameters": facts.parameters,
+            "trainable_parameters": facts.trainable_parameters,
+            "memory": memory_json(preparation.memory),
+            "packed_forward_gap": bench.forward_gap,
+            "engine_weight_bytes": bench.engine.replica.nbytes,
+        },
+    )
+
+
+def _work(bench: Workbench, run: RunDirectory, console: Console, found: Any) -> int:
+    """Everything from the attempt's first journal entry to its last: loop, final evaluation, model, summary."""
+    settings = bench.settings
+    with ExitStack() as stack:
+        stack.callback(bench.close)
+        stack.enter_context(run.lock())
+        journal = stack.enter_context(Journal.open(run.journal_path))
+        step, cursor, schedule = _restore(bench, run, journal, found, console)
+        attempt = run.begin_attempt(machine_info(), resumed_from_step=step if found is not None else None)
+        outcome, detail = "failed", ""
+        try:
+            metrics = stack.enter_context(MetricsWriter(run.metrics_path, attempt.attempt))
+            progress = Progress(settings.run.steps, title=settings.run.name, first_step=step, console=console)
+            context = TrackerContext(
+                run.path, "posttrain", settings.run.name, run.path.name, settings.to_mapping(), step + 1
+            )
+            trackers = open_trackers(settings.rundir.trackers, context, progress.message)
+            stack.callback(trackers.close)
+            sampler = TaskSampler(
+                list(bench.environments.values()),
+                settings.run.seed,
+                {name: section.weight for name, section in settings.environments.items()},
+            )
+            loop = Loop(
+                bench,
+                run,
+                journal,
+                schedule,
+                sampler,
+                cursor or sampler.start(),
+                metrics,
+                trackers,
+                progress,
+                attempt.attempt,
+                step,
+            )
+            bench.engine.load_weights(bench.trainer.export())
+            stack.enter_context(
+                EngineSampler(
+                    run.engine_path,
+                    attempt.attempt,
+                    bench.engine.stats,
+                    trained_tokens=lambda: loop.trained_tokens,
+                    phase=lambda: loop.clock.phase,
+                )
+            )
+            with progress, Interrupt(progress.stopping) as interrupt:
+                finished = _run_loop(loop, interrupt)
+            outcome = "finished" if finished else "interrupted"
+            if not finished:
+                console.print(f"stopped after step {loop.step}; go on with: posttrain resume {run.path}")
+                return INTERRUPTED
+            _finish(loop, console)
+            return OK
+        except KeyboardInterrupt:
+            outcome, detail = "interrupted", "stopped at once; the last checkpoint is kept"
+            raise
+        except Exception as error:
+            detail = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            run.end_attempt(attempt, outcome, detail)
+
+
+def _run_loop(loop: Loop, interrupt: Interrupt) -> bool:
+    evaluation = loop.bench.settings.evaluation
+    if evaluation.at_start and loop.step == 0:
+        loop.evaluate(evaluation.samples)
+    if not loop.train(interrupt):
+        return False
+    if evaluation.at_end:
+        loop.evaluate(evaluation.samples)
+    return True
+
+
+def _restore(
+    bench: Workbench, run: RunDirectory, journal: Journal, found: Any, console: Console
+) -> tuple[int, Cursor | None, Schedule]:
+    """State to continue from: last step done, task cursor, schedule."""
+    plan = SchedulePlan(bench.settings.rollout.prompts_per_step)
+    journal.begin_attempt()
+    if found is None:
+        return 0, None, Schedule(plan)
+    remove_leftovers(run.checkpoints_path)
+    for skipped in found.skipped:
+        console.print(f"checkpoint {skipped.path.name} is skipped: {skipped.reason}", markup=False)
+    if found.path is None:
+        journal.rollback_to(0)
+        console.print("no checkpoint yet: the run starts again from its first step, with the same seeds")
+        return 0, None, Schedule(plan)
+    rollback = journal.rollback_to(found.manifest.step)
+    bench.trainer.load(found.path)
+    snapshot = Snapshot.from_json(found.manifest.metadata["schedule"])
+    schedule = Schedule.restore(plan, snapshot, journal.closed_groups())
+    console.print(f"resuming after step {rollback.step}, policy version {bench.trainer.version}")
+    return rollback.step, Cursor.from_json(rollback.cursor), schedule
+
+
+def _finish(loop: Loop, console: Console) -> None:
+    """Check the lineage, write the model and the summary, and say what was learnt."""
+    bench, run = loop.bench, loop.run
+    problems = loop.journal.verify_lineage()
+    for problem in problems:
+        console.print(f"lineage: {problem}", markup=False)
+    _save_model(bench, run)
+    before, after = stored_results(bench, run, 0), stored_results(bench, run, loop.step)
+    document, gains = final_report(bench, before, after)
+    run.write_evaluation_summary(document)
+    for line in closing_lines(document, gains, run.path):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def _save_model(bench: Workbench, run: RunDirectory) -> None:
+    """Write ``model/`` (and ``adapter/`` under LoRA) whole or not at all."""
+    loaded: LoadedModel = bench.loaded
+    _replace_folder(run.model_path, lambda folder: save_merged(loaded.model, loaded.tokenizer, folder))
+    lora = bench.trainer.lora
+    if lora is not None:
+        _replace_folder(run.path / "adapter", lambda folder: save_adapter(lora, folder))
+
+
+def _replace_folder(target: Path, write: Callable[[Path], None]) -> None:
+    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    write(temporary)
+    shutil.rmtree(target, ignore_errors=True)
+    temporary.rename(target)

@@ -1,0 +1,234 @@
+"""Everything a run works with, built from its settings in one order: facts, tasks, sizes, model, engine, trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from posttrain.environment.build import build_environments
+from posttrain.environment.grading import GradedTasks
+from posttrain.environment.mixture import check_tasks
+from posttrain.errors import InputError
+from posttrain.model.attention import ATTENTION_NAME, register_attention
+from posttrain.model.forward import check_packed_forward, prepare_model
+from posttrain.model.head import HeadSettings
+from posttrain.model.load import LoadedModel, ModelFacts, inspect_model, load_policy, load_tokenizer, resolve_directory
+from posttrain.model.lora import LoraPolicy, attach_lora
+from posttrain.model.runtime import probe_machine, set_threads, tune_allocator
+from posttrain.model.tiny import TINY_PREFIX, build_tiny
+from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
+from posttrain.policy.reference import Reference
+from posttrain.policy.trainer import OptimizerSettings, Trainer
+from posttrain.policy.update import UpdatePlan
+from posttrain.rollout.native.engine import NativeEngine, NativeSettings
+from posttrain.rollout.turns import Turns
+from posttrain.settings import Settings
+from posttrain.settings.chosen import anchor_weights, chosen_objective, needs_reference
+from posttrain.settings.objective import ObjectiveSpec
+from posttrain.settings.resolve import Resolved, resolve_machine, resolve_sizes
+from posttrain.trajectory import Task
+
+MIB = 1 << 20
+PAIRS_PER_TOKEN = 1024
+"""Attention pairs allowed in a micro-batch for each of its tokens: bounds score memory as tokens bound the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What is known before weights are loaded. ``resolved`` has no ``auto`` left; ``memory`` is per model copy."""
+
+    resolved: Resolved
+    facts: ModelFacts
+    environments: Sequence[GradedTasks]
+    memory: tuple[MemoryItem, ...]
+    allocator: str
+
+    @property
+    def settings(self) -> Settings:
+        """The settings themselves."""
+        return self.resolved.settings
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """The parts of a run. ``trainer`` and ``reference`` are absent when only evaluating."""
+
+    preparation: Preparation
+    environments: Mapping[str, GradedTasks]
+    turns: Turns
+    loaded: LoadedModel
+    engine: NativeEngine
+    trainer: Trainer
+    reference: Reference | None
+    spec: ObjectiveSpec
+    plan: UpdatePlan
+    anchors: Mapping[str, float]
+    forward_gap: float
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the run."""
+        return self.preparation.settings
+
+    def close(self) -> None:
+        """Stop grading processes and free the engine."""
+        for environment in self.environments.values():
+            environment.close()
+        self.engine.close()
+
+
+def prepare(settings: Settings, resolved: Resolved | None = None) -> Preparation:
+    """Probe machine, model facts and tasks, and decide every ``auto``. Nothing is written and no weights are loaded.
+
+    ``resolved`` of an earlier process is taken as it is, so that a resumed run computes the same numbers.
+    """
+    allocator = tune_allocator()
+    machine = probe_machine()
+    plan, choices = (resolved.machine, ()) if resolved else resolve_machine(settings, machine)
+    set_threads(plan.threads)
+    facts = inspect_model(settings.model.path, tokenizer=settings.model.tokenizer, lora=settings.model.lora)
+    environments = build_environments(settings.environments)
+    try:
+        check_tasks(environments)
+        if resolved is None:
+            longest = _longest_prompt(settings, facts, environments)
+            sizes, more = resolve_sizes(settings, plan, machine, facts, longest, facts.trainable_parameters)
+            resolved = Resolved(settings, plan, sizes, (*choices, *more))
+    except BaseException:
+        for environment in environments:
+            environment.close()
+        raise
+    return Preparation(resolved, facts, environments, _memory(resolved, facts), allocator)
+
+
+def _longest_prompt(settings: Settings, facts: ModelFacts, environments: Sequence[GradedTasks]) -> int:
+    path = settings.model.path
+    if settings.model.tokenizer is not None:
+        tokenizer = load_tokenizer(settings.model.tokenizer, "model.tokenizer")
+    elif path.startswith(TINY_PREFIX):
+        tokenizer = build_tiny(path.removeprefix(TINY_PREFIX))[1]
+    else:
+        tokenizer = load_tokenizer(resolve_directory(path))
+    turns = Turns(tokenizer, settings.rollout.system_prompt, context_length=facts.context_length)
+    tasks: list[Task] = []
+    for environment in environments:
+        split = environment.tasks()
+        tasks += [*split.train, *split.evaluation[: settings.evaluation.max_tasks]]
+    return max(len(turns.prompt_ids(task)) for task in tasks)
+
+
+def _memory(resolved: Resolved, facts: ModelFacts) -> tuple[MemoryItem, ...]:
+    settings = resolved.settings
+    packed_head = facts.tied and resolved.machine.compute_dtype == "bfloat16" and resolved.machine.device == "cpu"
+    return account(
+        ModelCopies(
+            parameters=facts.parameters,
+            trainable=facts.trainable_parameters,
+            master_dtype=settings.model.master_dtype,
+            compute_dtype=resolved.machine.compute_dtype,
+            reference=needs_reference(settings) and settings.model.lora is None,
+            engine_copy=True,
+            kv_bytes=resolved.sizes.kv_memory_mb * MIB,
+            head_parameters=facts.vocabulary * facts.hidden if packed_head else 0,
+        )
+    )
+
+
+def build(preparation: Preparation) -> Workbench:
+    """Load the model and build engine and trainer."""
+    settings, sizes, machine = preparation.settings, preparation.resolved.sizes, preparation.resolved.machine
+    register_attention()
+    dtype = getattr(torch, machine.compute_dtype)
+    # Full fine-tuning from fp32 masters would lose what a bf16 load rounds away only if the file holds fp32.
+    loaded = load_policy(
+        settings.model.path,
+        dtype,
+        device=machine.device,
+        tokenizer=settings.model.tokenizer,
+        attention=ATTENTION_NAME,
+        seed=settings.run.seed,
+    )
+    model: Any = loaded.model
+    prepare_model(model)
+    gap = check_packed_forward(model)
+    kv_bytes = sizes.kv_memory_mb * MIB
+    engine = NativeEngine(model, dtype, NativeSettings(loaded.facts.context_length, kv_bytes, sizes.max_running))
+    lora = _lora(settings, model)
+    head = HeadSettings(sizes.head_chunk_tokens, sizes.keep_logits_mb * MIB)
+    temperature = settings.rollout.temperature
+    reference = Reference(model, lora, temperature, head) if needs_reference(settings) else None
+    trainer = Trainer(
+        model,
+        _optimizer(settings),
+        head,
+        temperature,
+        master_dtype=getattr(torch, settings.model.master_dtype),
+        lora=lora,
+        checkpointing=settings.model.gradient_checkpointing,
+        with_entropy=settings.logprobs.entropy,
+    )
+    return Workbench(
+        preparation=preparation,
+        environments={e.name: e for e in preparation.environments},
+        turns=Turns.of(loaded, settings.rollout.system_prompt, max_new_tokens=sizes.max_new_tokens),
+        loaded=loaded,
+        engine=engine,
+        trainer=trainer,
+        reference=reference,
+        spec=chosen_objective(settings.policy).for_generation_budget(sizes.max_new_tokens),
+        plan=UpdatePlan(
+            settings.policy.updates_per_batch,
+            sizes.micro_batch_tokens,
+            sizes.micro_batch_tokens * PAIRS_PER_TOKEN,
+            settings.policy.skip_zero_advantage,
+        ),
+        anchors=anchor_weights(settings),
+        forward_gap=gap,
+    )
+
+
+def _lora(settings: Settings, model: Any) -> LoraPolicy | None:
+    section = settings.model.lora
+    if section is None:
+        return None
+    return attach_lora(
+        model,
+        rank=section.rank,
+        alpha=section.alpha,
+        targets=section.targets,
+        dropout=section.dropout,
+        seed=settings.run.seed,
+    )
+
+
+def _optimizer(settings: Settings) -> OptimizerSettings:
+    policy = settings.policy
+    return OptimizerSettings(
+        learning_rate=policy.learning_rate,
+        total_updates=settings.run.steps * policy.updates_per_batch,
+        warmup_updates=policy.warmup_steps,
+        schedule=policy.learning_rate_schedule,
+        weight_decay=policy.weight_decay,
+        beta1=policy.adam_beta1,
+        beta2=policy.adam_beta2,
+        eps=policy.adam_eps,
+        gradient_clip=policy.gradient_clip,
+    )
+
+
+def check_held_out(preparation: Preparation) -> None:
+    """Raise InputError if evaluation is asked for and no environment holds tasks out."""
+    wanted = preparation.settings.evaluation
+    if not (wanted.at_start or wanted.at_end or wanted.every):
+        return
+    if not any(e.tasks().evaluation for e in preparation.environments):
+        names = ", ".join(e.name for e in preparation.environments)
+        raise InputError(
+            "evaluation",
+            names,
+            "no environment holds tasks out, so nothing can be evaluated",
+            "Hold tasks out in the environment, or set evaluation.at_start, at_end to false and every to 0.",
+        )
