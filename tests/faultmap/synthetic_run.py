@@ -79,6 +79,9 @@ class Characters:
         tokenizer.save(str(path))
 
 
+ALPHABET = {i: c for c, i in Characters().vocabulary.items()}
+
+
 def build_run(path: Path, *, steps: int = 12, groups: int = 6, size: int = 6, seed: int = 0) -> Synthetic:
     """Write a whole run."""
     generator = np.random.default_rng(seed)
@@ -132,7 +135,9 @@ def run_info(steps: int) -> RunInfo:
         ),
         policy_identity=(
             PolicyIdentity("continuous batching", True, "the policy being trained", True, True, ""),
-            PolicyIdentity("bf16 copy for sampling", True, "the policy rounded to bfloat16", True, True, "measured each step"),
+            PolicyIdentity(
+                "bf16 copy for sampling", True, "the policy rounded to bfloat16", True, True, "measured each step"
+            ),
             PolicyIdentity("asynchronous sampling", False, "the policy being trained", True, True, ""),
         ),
         versions={"posttrain": "0.1.0", "torch": "2.13.0"},
@@ -147,7 +152,10 @@ def make_group(
     """One group: a subtraction, ``size`` attempts, group advantages."""
     a, b = int(generator.integers(5, 20)), int(generator.integers(1, 10))
     task = Task(
-        group_id.split("/", 1)[0], (Message("user", f"What is {a} - {b}? Reply with only the number."),), a - b, ENVIRONMENT
+        group_id.split("/", 1)[0],
+        (Message("user", f"What is {a} - {b}? Reply with only the number."),),
+        a - b,
+        ENVIRONMENT,
     )
     skill = float(np.clip(level + generator.normal(0, 0.25), 0, 1))
     members = [
@@ -215,8 +223,7 @@ def columns_of(trajectory: Trajectory, advantage: float, generator: np.random.Ge
 
 def text_of(trajectory: Trajectory) -> str:
     """The completion as text."""
-    alphabet = {i: c for c, i in Characters().vocabulary.items()}
-    return "".join(alphabet[int(i)] for i in trajectory.model_token_ids if int(i) != STOP)
+    return "".join(ALPHABET[int(i)] for i in trajectory.model_token_ids if int(i) != STOP)
 
 
 def write_metrics(
@@ -279,7 +286,9 @@ def write_evaluation(
     trajectories: list[Trajectory] = []
     for index in range(10):
         a, b = 7 + index, 2 + index // 2
-        task = Task(f"held-{index}", (Message("user", f"What is {a} - {b}? Reply with only the number."),), a - b, ENVIRONMENT)
+        task = Task(
+            f"held-{index}", (Message("user", f"What is {a} - {b}? Reply with only the number."),), a - b, ENVIRONMENT
+        )
         skill = float(np.clip(level + 0.1 * (index % 3 - 1), 0, 1))
         for i in range(9):
             one = attempt(

@@ -14,7 +14,7 @@ from typing import TypedDict
 from posttrain.faultmap.markup import Html, join, tag
 from posttrain.faultmap.scales import finite, format_number, log_ticks, log_ticks_inside, nice_ticks, scale
 
-WIDTH = 480.0
+WIDTH = 430.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 12.0, 10.0, 30.0
 
 
@@ -69,6 +69,7 @@ class Heatmap:
     values: Sequence[Sequence[float]]
     x_label: str = "step"
     tone: int = 1
+    unit: str = ""
     note: str = ""
     height: float = 190.0
 
@@ -107,7 +108,7 @@ def draw(chart: Chart, identifier: str) -> Drawing:
     frame = _frame(chart, points, xs)
     body = [_grid(chart, frame), _healthy(chart, frame)]
     body += [_band(s, frame) for s in chart.series]
-    body += [_line(s, frame) for s in chart.series]
+    body += [_line(s, frame) for s in reversed(chart.series)]
     body.append(_lost_marks(chart, frame))
     svg = _svg(chart.width, chart.height, body, chart.title)
     return Drawing(_figure(chart, identifier, svg), _hover(chart, frame, xs))
@@ -115,7 +116,7 @@ def draw(chart: Chart, identifier: str) -> Drawing:
 
 def draw_heatmap(chart: Heatmap, identifier: str) -> Drawing:
     """Draw shares as cells whose opacity is the share."""
-    lines = Chart(chart.title, (), x_label=chart.x_label, note=chart.note, height=chart.height)
+    lines = Chart(chart.title, (), chart.unit, x_label=chart.x_label, note=chart.note, height=chart.height)
     if not chart.x:
         empty = tag("p", "Nothing was recorded.", class_="empty")
         return Drawing(_figure(lines, identifier, empty), Hover(x=[], labels=[], series=[]))
@@ -197,7 +198,7 @@ def _padded(low: float, high: float, floor: float | None, ceiling: float | None)
 
 
 def _whole_ticks(low: float, high: float, label: str) -> list[float]:
-    ticks = nice_ticks(low, high, 6)
+    ticks = nice_ticks(low, high, 4)
     return [t for t in ticks if label != "step" or float(t).is_integer()] or [round(low)]
 
 

@@ -2,7 +2,7 @@
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const charts = read("charts");
-  const { entries, texts, start } = read("trajectories");
+  const { entries, texts } = read("trajectories");
   const hover = document.getElementById("hover");
 
   const make = (name, className, text) => {
@@ -76,7 +76,7 @@
   const stepField = document.getElementById("step-filter");
   const search = document.getElementById("search");
   const chips = [...document.querySelectorAll(".filters button[data-tag]")];
-  const state = { tag: "all", step: "", query: "", chosen: start, colour: "difference" };
+  const state = { tag: "all", step: "", query: "", chosen: 0, colour: "difference" };
 
   const at = (column, i) => (Array.isArray(column) ? column[i] : column);
   const tokenText = (id) => (Object.hasOwn(texts, id) ? texts[id] : null);
@@ -148,12 +148,14 @@
       row.dataset.id = entry.id;
       row.dataset.status = entry.status;
       row.append(
-        make("span", `score ${scoreClass(entry)}`, scoreText(entry)),
+        make("span", `score ${scoreClass(entry)}`, entry.reward === null ? "none" : scoreText(entry)),
         make("span", "said", completion(entry).trim().replace(/\s+/g, " ") || "(no text)"),
-        make("span", "where", `${entry.kind === "train" ? "" : "evaluation, "}step ${entry.step} · ${entry.length} tokens · ${entry.finish} · ${entry.tags.join(", ")}`),
+        make("span", "where", `${entry.kind === "train" ? "" : "evaluation, "}step ${entry.step} · ${entry.length} tokens · ${entry.reward === null ? `${entry.status} · ` : ""}${entry.finish} · ${entry.tags.join(", ")}`),
       );
       list.append(row);
     }
+    const selected = list.querySelector('[aria-selected="true"]');
+    if (selected) list.scrollTop = selected.offsetTop - list.offsetTop - 40;
     if (!visible.length) list.append(make("p", "empty", "No trajectory matches."));
     drawDetail(visible.length ? entries[state.chosen] : null);
   };
@@ -243,7 +245,7 @@
     badges.append(badge("", entry.kind), badge("temperature", number(entry.temperature)));
     if (entry.seconds !== null) badges.append(badge("took", `${number(entry.seconds, 3)} s`));
     if (entry.retry) badges.append(badge("retry", String(entry.retry)));
-    if (entry.attempt) badges.append(badge("attempt", String(entry.attempt)));
+    if (entry.attempt > 1) badges.append(badge("attempt", String(entry.attempt)));
     if (entry.version_span) badges.append(badge("policy version", entry.version_span));
     detail.append(badges);
     const reason = entry.reason || entry.failure;
@@ -300,4 +302,5 @@
     if (index >= 0) state.chosen = index;
   }
   drawList();
+  if (linked !== null) list.closest("section").scrollIntoView();
 })();

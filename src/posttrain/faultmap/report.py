@@ -19,7 +19,6 @@ from posttrain.faultmap.report_curves import (
     CurveChart,
     curve_chart,
     draw_all,
-    evaluated_environments,
     evaluation_chart,
     part_charts,
     signal_table,
@@ -118,18 +117,12 @@ def _result(view: RunView, hovers: dict[str, object]) -> Html:
     ends = ends_of(run.metrics)
     blocks: list[Html] = [tag("h1", title_of(run)), fact_strip(view)]
     blocks += [headline(end, summary_of(run.evaluation_summary, end.environment)) for end in ends]
-    charts: list[tuple[str, Chart | Heatmap]] = []
-    reward = curve_chart(run.metrics, REWARD[0])
+    found: list[tuple[str, Chart | None]] = [("reward", curve_chart(run.metrics, REWARD[0]))]
     for i, end in enumerate(ends):
-        cost = cost_chart(end)
-        if cost is not None:
-            charts.append((f"cost-{i}", cost))
-    if reward is not None:
-        charts.insert(0, ("reward", reward))
-    for i, environment in enumerate(evaluated_environments(run.metrics)):
-        chart = evaluation_chart(run.metrics, environment)
-        if chart is not None:
-            charts.insert(1 + i, (f"held-out-{i}", chart))
+        place = f", {end.environment}" if len(ends) > 1 else ""
+        found.append((f"held-out-{i}", evaluation_chart(run.metrics, end.environment, f"Held-out success{place}")))
+        found.append((f"cost-{i}", cost_chart(end, f"Success against generated tokens{place}")))
+    charts = [(name, chart) for name, chart in found if chart is not None]
     blocks.append(draw_all(charts, hovers))
     blocks += [
         tag("details", tag("summary", tag("b", "All evaluation values"), f", {end.environment}"), table_of(end))
@@ -172,7 +165,7 @@ def _curves(view: RunView, hovers: dict[str, object]) -> Html | None:
 def _groups(view: RunView, hovers: dict[str, object]) -> Html | None:
     if not view.groups:
         return None
-    charts: list[tuple[str, Chart | Heatmap]] = [
+    charts: list[tuple[str, Chart] | tuple[str, Heatmap]] = [
         ("groups-difficulty", difficulty_chart(view.groups)),
         ("groups-attention", attention_chart(view.groups)),
         ("groups-total", total_chart(view.groups)),

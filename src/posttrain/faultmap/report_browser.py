@@ -65,11 +65,11 @@ def browser(view: RunView, path: Path) -> tuple[Html, Html]:
     if problem:
         view.notes.append(problem)
     cap = max(MIN_TOKENS, TOKEN_BUDGET // max(1, len(view.samples)))
-    entries = [entry(sample, cap) for sample in view.samples]
+    newest_first = sorted(view.samples, key=lambda sample: -sample.step)
+    entries = [entry(sample, cap) for sample in newest_first]
     ids = {token for e in entries for token in e["tokens"]}
     texts = token_texts(tokenizer, ids) if tokenizer is not None else {}
-    start = max(range(len(entries)), key=lambda i: entries[i]["step"], default=0)
-    data = json_block("trajectories", {"entries": entries, "texts": texts, "start": start})
+    data = json_block("trajectories", {"entries": entries, "texts": texts})
     return _frame(entries), data
 
 
@@ -130,7 +130,7 @@ def _frame(entries: Sequence[Entry]) -> Html:
     fields = tag(
         "div",
         tag("select", *options, id="step-filter", aria_label="step"),
-        tag("input", id="search", type="search", placeholder="search prompt or completion", aria_label="search"),
+        tag("input", id="search", type="search", placeholder="search texts", aria_label="search"),
         class_="fields",
     )
     side = tag(

@@ -42,11 +42,11 @@ class CurveChart:
 REWARD = (
     CurveChart("Reward", (Curve("reward/mean", "mean"), Curve("reward/success", "success", True)), "", 0.0),
     CurveChart(
-        "Groups without a difference",
+        "Zero-variance groups",
         (
-            Curve("reward/zero_variance_groups", "zero variance"),
-            Curve("reward/all_success_groups", "all succeed", True),
-            Curve("reward/all_fail_groups", "all fail", True),
+            Curve("reward/zero_variance_groups", "all"),
+            Curve("reward/all_success_groups", "solved", True),
+            Curve("reward/all_fail_groups", "failed", True),
         ),
         "share",
         0.0,
@@ -147,7 +147,7 @@ def part_charts(table: MetricsTable) -> list[CurveChart]:
     return [CurveChart("Parts of the reward", curves, "", 0.0, note=note)] if curves else []
 
 
-def evaluation_chart(table: MetricsTable, environment: str) -> Chart | None:
+def evaluation_chart(table: MetricsTable, environment: str, title: str) -> Chart | None:
     """Held-out pass@1 with its interval over steps, and greedy decoding beside it."""
     prefix = f"evaluation/{environment}"
     steps, values = table.series(f"{prefix}/pass@1")
@@ -156,12 +156,12 @@ def evaluation_chart(table: MetricsTable, environment: str) -> Chart | None:
     x = steps.astype(float).tolist()
     bounds = [_aligned(table, f"{prefix}/pass@1_{end}", steps.tolist()) for end in ("low", "high")]
     series = [Series("temperature 1", x, values.tolist(), 1, bounds[0], bounds[1], markers=True)]
-    greedy_steps, greedy = table.series(f"{prefix}/greedy")
+    greedy_steps, greedy = table.series(f"{prefix}/greedy_success")
     if greedy_steps.size:
         at = greedy_steps.astype(float).tolist()
         series.append(Series("greedy", at, greedy.tolist(), tone=2, dashed=True, markers=True))
     return Chart(
-        f"Held-out success, {environment}",
+        title,
         series,
         "share",
         floor=0.0,
@@ -186,7 +186,7 @@ def evaluation_values(table: MetricsTable, environment: str) -> dict[int, dict[s
     return found
 
 
-def draw_all(charts: Sequence[tuple[str, Chart | Heatmap]], hovers: dict[str, object]) -> Html:
+def draw_all(charts: Sequence[tuple[str, Chart] | tuple[str, Heatmap]], hovers: dict[str, object]) -> Html:
     """Draw charts in a grid and collect what they show on hover."""
     drawings: list[Drawing] = []
     for identifier, chart in charts:

@@ -35,9 +35,8 @@ class RunView:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read, without the absolute path of the run: a report is given to others."""
-        prefix = f"{self.run.directory.path}/"
-        return [text.replace(prefix, "") for text in (*self.run.problems, *self.notes)]
+        """What could not be read."""
+        return [*problems_of(self.run), *self.notes]
 
 
 def load_view(path: Path) -> RunView:
@@ -54,6 +53,11 @@ def load_view(path: Path) -> RunView:
     _add_evaluations(view)
     view.samples = limit_samples(view.samples)
     return view
+
+
+def problems_of(run: LoadedRun) -> list[str]:
+    """What could not be read, without the absolute path of the run: a report is given to others."""
+    return [text.replace(f"{run.directory.path}/", "") for text in run.problems]
 
 
 def success_thresholds(info: RunInfo | None) -> dict[str, float]:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from posttrain.faultmap.charts import RIGHT, Chart, Drawing, Hover, HoverSeries, Series, draw
 from posttrain.faultmap.markup import Html, tag
 from posttrain.faultmap.phases import LANE_OF, LANES, ORDER, Clock, Phase, clock_of, coarsen, phases_of, waiting_of
-from posttrain.faultmap.scales import format_number, thin
+from posttrain.faultmap.scales import format_number, percent, thin
 from posttrain.rundir.engine import EngineSample
 from posttrain.rundir.reading import LoadedRun
 
-WIDTH, LEFT, LANE = 1000.0, 62.0, 19.0
+WIDTH, LEFT, LANE = 1100.0, 62.0, 19.0
 TONES = {
     "rollout": 1,
     "training": 2,
@@ -58,8 +58,8 @@ def waiting_table(run: LoadedRun) -> Html | None:
         return None
     body: list[Html] = []
     for row in rows:
-        waits = ", ".join(f"{name} {format_number(share, 'share')}" for name, share in row.waits_for if share >= 0.001)
-        busy = tag("td", format_number(row.busy, "share"), class_="number")
+        waits = ", ".join(f"{name} {percent(share)}" for name, share in row.waits_for if share >= 0.001)
+        busy = tag("td", percent(row.busy), class_="number")
         body.append(tag("tr", tag("td", row.lane), busy, tag("td", waits or "nothing", class_="reason")))
     head = tag("tr", tag("th", "who"), tag("th", "at work", class_="number"), tag("th", "waits for"))
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="card scroll waiting")

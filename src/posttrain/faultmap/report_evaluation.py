@@ -11,14 +11,14 @@ from posttrain.faultmap.charts import Chart, Series
 from posttrain.faultmap.markup import Html, join, tag
 from posttrain.faultmap.report_curves import evaluated_environments, evaluation_values
 from posttrain.faultmap.report_summary import GainSummary
-from posttrain.faultmap.scales import format_number
+from posttrain.faultmap.scales import format_number, percent
 from posttrain.rundir.metrics import MetricsTable
 
 _PASS = re.compile(r"pass@(\d+)")
-_SHARES = ("parsable_share", "correct_given_parsable", "truncated_share", "ungradable_share", "greedy")
+_SHARES = ("parsable_share", "correct_given_parsable", "truncated_share", "ungradable_share", "greedy_success")
 _NAMES = {
     "reward_mean": "mean reward",
-    "greedy": "greedy decoding",
+    "greedy_success": "greedy decoding",
     "parsable_share": "with an answer to judge",
     "correct_given_parsable": "right, given an answer to judge",
     "truncated_share": "truncated",
@@ -82,7 +82,7 @@ def cost_curve(values: Mapping[str, float]) -> list[tuple[int, float, float]]:
     return [(k, k * length, values[f"pass@{k}"]) for k in ks if math.isfinite(values[f"pass@{k}"])]
 
 
-def cost_chart(ends: Ends) -> Chart | None:
+def cost_chart(ends: Ends, title: str) -> Chart | None:
     """Success against generated tokens, base and trained."""
     rows = [("base", 6, ends.first)] + ([("trained", 1, ends.last)] if ends.has_change else [])
     series: list[Series] = []
@@ -98,7 +98,7 @@ def cost_chart(ends: Ends) -> Chart | None:
         return None
     note = f"Each point is pass@k, k = {', '.join(map(str, sorted(ks)))}, at k times the mean length."
     return Chart(
-        f"Success against generated tokens, {ends.environment}",
+        title,
         series,
         "share",
         "tokens a task",
@@ -109,34 +109,21 @@ def cost_chart(ends: Ends) -> Chart | None:
     )
 
 
+def rows_of(ends: Ends) -> list[tuple[str, str, str]]:
+    """Every evaluation value as text: name, first, last."""
+    names = sorted({n for n in (*ends.first, *ends.last) if not n.endswith(("_low", "_high"))}, key=_order)
+    return [(_NAMES.get(name, name), _cell(ends.first, name), _cell(ends.last, name)) for name in names]
+
+
 def table_of(ends: Ends) -> Html:
     """Every evaluation value, first and last."""
-    names = sorted({n for n in (*ends.first, *ends.last) if not n.endswith(("_low", "_high"))}, key=_order)
-    columns = [("base", ends.first_step, ends.first)] + (
-        [("trained", ends.last_step, ends.last)] if ends.has_change else []
-    )
-    head = [tag("th", f"held out, {ends.environment}")]
-    head += [
-        tag("th", f"{label}, step {step}" if ends.has_change else f"step {step}", class_="number")
-        for label, step, _ in columns
-    ]
-    rows = [
-        tag(
-            "tr",
-            tag("td", _NAMES.get(name, name)),
-            *(tag("td", _cell(values, name), class_="number") for _, _, values in columns),
-        )
-        for name in names
-    ]
-    return tag("div", tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows)), class_="card scroll")
-
-
-def percent(value: float | None) -> str:
-    """A share in whole per cent, or with one digit near the ends."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    shown = 100 * value
-    return f"{shown:.1f} %" if 0 < shown < 9.95 or 99 < shown < 100 else f"{shown:.0f} %"
+    steps = (ends.first_step, ends.last_step) if ends.has_change else (ends.last_step,)
+    heads = [tag("th", f"held out, {ends.environment}"), *(tag("th", f"step {s}", class_="number") for s in steps)]
+    body: list[Html] = []
+    for name, first, last in rows_of(ends):
+        cells = (first, last) if ends.has_change else (last,)
+        body.append(tag("tr", tag("td", name), *(tag("td", cell, class_="number") for cell in cells)))
+    return tag("div", tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body)), class_="card scroll")
 
 
 def _cell(values: Mapping[str, float], name: str) -> str:

@@ -144,7 +144,7 @@ def _machine_facts(info: RunInfo) -> list[tuple[str, str]]:
 def _identity_row(row: PolicyIdentity) -> Html:
     cells = [
         tag("td", row.optimisation),
-        tag("td", "on" if row.on else "off", class_=None if row.on else "reason"),
+        tag("td", "on" if row.on else "off", class_="state"),
         tag("td", row.sampled_by),
         tag("td", _yes(row.logprob_trusted)),
         tag("td", _yes(row.same_objective)),

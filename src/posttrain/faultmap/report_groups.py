@@ -17,9 +17,10 @@ def difficulty_chart(groups: Sequence[StepGroups]) -> Heatmap:
     return Heatmap(
         "Groups by success rate",
         [g.step for g in shown],
-        [f"{name} %" for name in BINS],
+        list(BINS),
         [_shares(g.groups) for g in shown],
         tone=1,
+        unit="% solved",
         note=note,
     )
 
@@ -31,9 +32,10 @@ def attention_chart(groups: Sequence[StepGroups]) -> Heatmap:
     return Heatmap(
         "What the update listened to",
         [g.step for g in shown],
-        [f"{name} %" for name in BINS],
+        list(BINS),
         [_shares(g.advantage) for g in shown],
         tone=2,
+        unit="% solved",
         note=note,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -20,6 +21,9 @@ BINS = ("0", "0–25", "25–50", "50–75", "75–100", "100")
 TRUNCATED = (FinishReason.LENGTH, FinishReason.CONTEXT, FinishReason.BUDGET)
 PER_STEP = 2
 PER_TAG = 36
+Kind = Literal["best", "worst", "truncated", "ungradable"]
+LIMITS: Mapping[Kind, int] = {"best": PER_STEP, "worst": PER_STEP, "truncated": PER_STEP, "ungradable": 4 * PER_STEP}
+"""How many of each kind a report takes from one step."""
 
 
 @dataclass(slots=True)
@@ -80,22 +84,27 @@ def count_groups(step: int, trajectories: Sequence[Trajectory], thresholds: Mapp
     return StepGroups(step, len(trajectories), tuple(counts), tuple(mass))
 
 
+def rank(stored: Sequence[StoredTrajectory], kind: Kind) -> list[StoredTrajectory]:
+    """Trajectories of one kind, most telling first.
+
+    Among equal rewards the larger |advantage| goes first: the surprising successes and failures.
+    """
+    if kind == "truncated":
+        return [s for s in stored if s.trajectory.finish_reason in TRUNCATED]
+    if kind == "ungradable":
+        return [s for s in stored if not s.trajectory.is_gradable]
+    graded = [s for s in stored if s.trajectory.is_gradable]
+    return sorted(graded, key=lambda s: (s.trajectory.reward, _mean_advantage(s.trajectory)), reverse=kind == "best")
+
+
 def pick(step: int, kind: str, stored: Sequence[StoredTrajectory]) -> list[Sample]:
     """Choose from one step: best and worst rewards, truncated, without a reward, and some at random.
 
-    Among equal rewards the larger |advantage| goes first: the surprising successes and failures.
     The random choice depends on the step alone, so that a report can be made twice.
     """
-    graded = [s for s in stored if s.trajectory.is_gradable]
-    by_reward = sorted(graded, key=lambda s: (s.trajectory.reward, _mean_advantage(s.trajectory)))
     chance = random.Random(step).sample(range(len(stored)), min(PER_STEP, len(stored)))
-    choices = {
-        "best": by_reward[::-1][:PER_STEP],
-        "worst": by_reward[:PER_STEP],
-        "truncated": [s for s in stored if s.trajectory.finish_reason in TRUNCATED][:PER_STEP],
-        "ungradable": [s for s in stored if not s.trajectory.is_gradable][: 4 * PER_STEP],
-        "random": [stored[i] for i in chance],
-    }
+    choices: dict[str, list[StoredTrajectory]] = {name: rank(stored, name)[:limit] for name, limit in LIMITS.items()}
+    choices["random"] = [stored[i] for i in chance]
     groups = groups_of(s.trajectory for s in stored)
     samples: dict[str, Sample] = {}
     for name, chosen in choices.items():

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+_BARS = "▁▂▃▄▅▆▇█"
+
 
 def format_number(value: float | None, unit: str = "") -> str:
     """Three significant digits, thousands as k/M/G; ``share`` as percent; ``None`` as a dash."""
@@ -23,16 +25,28 @@ def format_number(value: float | None, unit: str = "") -> str:
     return _short(value)
 
 
-def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round positions inside [low, high], about ``count`` of them, steps of 1, 2 or 5 times a power of ten."""
+def percent(value: float | None) -> str:
+    """A share in whole per cent, or with one digit near the ends."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    shown = 100 * value
+    return f"{shown:.1f} %" if 0 < shown < 9.95 or 99 < shown < 100 else f"{shown:.0f} %"
+
+
+def nice_ticks(low: float, high: float, at_least: int = 3) -> list[float]:
+    """Round positions inside [low, high], as few as possible but at least ``at_least``.
+
+    Their distance is 1, 2, 2.5 or 5 times a power of ten.
+    """
     if not high > low:
         return [low]
-    raw = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= raw * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+    power = 10.0 ** math.floor(math.log10(high - low))
+    for multiple in (5.0, 2.5, 2.0, 1.0, 0.5, 0.25, 0.2, 0.1):
+        step = multiple * power
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last - first + 1 >= at_least:
+            break
+    return [float(f"{i * step:.15g}") for i in range(first, last + 1)]
 
 
 def thin(x: Sequence[float], y: Sequence[float | None], limit: int = 240) -> tuple[list[float], list[float | None]]:
@@ -47,6 +61,16 @@ def thin(x: Sequence[float], y: Sequence[float | None], limit: int = 240) -> tup
         thin_x.append(sum(x[start:end]) / (end - start))
         thin_y.append(sum(values) / len(values) if values else None)
     return thin_x, thin_y
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The course of values as one line of bars, lowest to highest; values that are not finite are left out."""
+    _, means = thin([0.0] * len(values), list(values), width)
+    known = finite(means)
+    if not known:
+        return ""
+    low, span = min(known), max(known) - min(known)
+    return "".join(_BARS[min(7, int(8 * (v - low) / span))] if span else _BARS[3] for v in known)
 
 
 def scale(low: float, high: float, start: float, end: float, log: bool) -> Callable[[float], float]:
