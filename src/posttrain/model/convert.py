@@ -116,7 +116,7 @@ def _dequantise(gguf: Path, directory: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    from posttrain.model.load import quiet_transformers
+    from posttrain.model.quiet import quiet_transformers
 
     # The reader of GGUF files draws its progress bar on stderr unconditionally; failures are exceptions.
     with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):

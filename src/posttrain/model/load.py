@@ -6,10 +6,7 @@ weight that is missing in the checkpoint would otherwise be random in silence.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import warnings
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +16,7 @@ import torch
 from posttrain.errors import InputError
 from posttrain.model.convert import DEMO_MODEL, demo_model_directory
 from posttrain.model.lora import attach_lora
+from posttrain.model.quiet import quiet_transformers
 from posttrain.model.tiny import TINY_PREFIX, build_tiny
 
 if TYPE_CHECKING:
@@ -185,24 +183,6 @@ def end_of_sequence_ids(*sources: int | list[int] | None) -> tuple[int, ...]:
         for token in [source] if isinstance(source, int) else (source or []):
             found[int(token)] = None
     return tuple(found)
-
-
-@contextlib.contextmanager
-def quiet_transformers() -> Generator[None]:
-    """No progress bars, advice or warnings of transformers inside; its settings are restored after."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _check_weights(directory: Path) -> None:

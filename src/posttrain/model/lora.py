@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from posttrain.errors import InputError
+from posttrain.model.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -135,5 +136,6 @@ def save_merged(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dire
     shell.load_state_dict(merged_state(model), strict=True, assign=True)
     shell.tie_weights()
     shell.generation_config = module.generation_config
-    shell.save_pretrained(directory)
+    with quiet_transformers():
+        shell.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
