@@ -218,11 +218,11 @@ def test_long_completions_are_cut_and_said_to_be(tmp_path: Path) -> None:
     from posttrain.rundir.trajectories import StoredTrajectory
 
     trajectory = hostile(Characters(), 1)
-    made = entry(Sample(StoredTrajectory(trajectory, "x" * 10_000, None), 1, "train"), cap=10)
+    made = entry(Sample(StoredTrajectory(trajectory, "x" * 10_000, None), 1, "train"), 10, {})
     assert len(made["tokens"]) == 10
     assert made["shown_of"] == trajectory.num_model_tokens > 10
     assert made["text"] is not None
-    assert made["text"].endswith("(4000 characters more)")
+    assert made["text"].endswith("(6000 characters more)")
     assert made["difference"] is None
     assert made["sampler"] == -0.5
     assert np.isfinite(made["version"])

@@ -87,7 +87,7 @@
   };
   const number = (value, digits = 4) =>
     value === null || value === undefined ? "–" : value === 0 ? "0" : Number(value.toPrecision(digits)).toString();
-  const scoreClass = (entry) => (entry.reward === null ? "none" : entry.reward > 0.5 ? "good" : "poor");
+  const scoreClass = (entry) => (entry.reward === null ? "none" : entry.success ? "good" : "poor");
   const scoreText = (entry) => (entry.reward === null ? entry.status : number(entry.reward, 3));
 
   const colours = {
@@ -258,8 +258,9 @@
     }
     if (entry.gold !== null) detail.append(make("h3", "", "Right answer"), make("div", "text mono", entry.gold));
     detail.append(make("h3", "", "Completion"));
-    const known = entry.tokens.every((id) => tokenText(id) !== null);
-    if (!known && entry.text !== null) detail.append(make("div", "text mono", entry.text));
+    // A token can be a part of a character; then the tokens alone cannot be read.
+    const readable = entry.tokens.every((id) => tokenText(id) !== null && !tokenText(id).includes("\ufffd"));
+    if (!readable && entry.text !== null) detail.append(make("div", "text mono", entry.text));
     drawScale(detail, entry, () => drawDetail(entry));
     detail.append(drawTokens(entry));
     if (entry.group.length) {

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.faultmap.markup import Html, join, json_block, tag
-from posttrain.faultmap.report_data import RunView
-from posttrain.faultmap.report_samples import Sample, outcome
+from posttrain.faultmap.report_data import RunView, success_thresholds
+from posttrain.faultmap.report_samples import Sample, is_success, outcome
 from posttrain.faultmap.report_tokens import find_tokenizer, token_texts
 from posttrain.trajectory import GradeStatus, Trajectory
 
-TOKEN_BUDGET = 60_000
+TOKEN_BUDGET = 50_000
 """Tokens in one report, over all trajectories: about 30 bytes each."""
 MIN_TOKENS = 64
-TEXT_LIMIT = 6_000
+TEXT_LIMIT = 4_000
 TAGS = ("best", "worst", "truncated", "ungradable", "random", "before", "after")
 
 
@@ -33,6 +33,7 @@ class Entry(TypedDict):
     kind: str
     tags: list[str]
     status: str
+    success: bool
     reward: float | None
     parts: list[tuple[str, float | None]]
     reason: str
@@ -66,14 +67,15 @@ def browser(view: RunView, path: Path) -> tuple[Html, Html]:
         view.notes.append(problem)
     cap = max(MIN_TOKENS, TOKEN_BUDGET // max(1, len(view.samples)))
     newest_first = sorted(view.samples, key=lambda sample: -sample.step)
-    entries = [entry(sample, cap) for sample in newest_first]
+    thresholds = success_thresholds(view.run.info)
+    entries = [entry(sample, cap, thresholds) for sample in newest_first]
     ids = {token for e in entries for token in e["tokens"]}
     texts = token_texts(tokenizer, ids) if tokenizer is not None else {}
     data = json_block("trajectories", {"entries": entries, "texts": texts})
     return _frame(entries), data
 
 
-def entry(sample: Sample, cap: int) -> Entry:
+def entry(sample: Sample, cap: int, thresholds: Mapping[str, float]) -> Entry:
     """What the page needs of one trajectory; at most ``cap`` tokens of it."""
     t = sample.trajectory
     start = t.num_prompt_tokens
@@ -90,6 +92,7 @@ def entry(sample: Sample, cap: int) -> Entry:
         kind=sample.kind,
         tags=[name for name in TAGS if name in sample.tags],
         status=_status(t),
+        success=is_success(t, thresholds),
         reward=grade.reward if grade else None,
         parts=[] if grade is None else list(grade.parts.items()),
         reason=_shorten(_reason(sample)),

@@ -77,8 +77,7 @@ def count_groups(step: int, trajectories: Sequence[Trajectory], thresholds: Mapp
         gradable = [t for t in members if t.is_gradable]
         if len(gradable) < 2:
             continue
-        threshold = thresholds.get(members[0].task.environment, 1.0)
-        index = bin_of(sum(t.reward >= threshold for t in gradable), len(gradable))
+        index = bin_of(sum(is_success(t, thresholds) for t in gradable), len(gradable))
         counts[index] += 1
         mass[index] += sum(_advantage_mass(t) for t in gradable)
     return StepGroups(step, len(trajectories), tuple(counts), tuple(mass))
@@ -147,6 +146,11 @@ def spread(items: Sequence[int], limit: int) -> list[int]:
     if len(items) <= limit:
         return list(items)
     return [items[round(i * (len(items) - 1) / (limit - 1))] for i in range(limit)]
+
+
+def is_success(trajectory: Trajectory, thresholds: Mapping[str, float]) -> bool:
+    """True if there is a reward and it reaches what counts as a success in its environment (1.0 if not stated)."""
+    return trajectory.is_gradable and trajectory.reward >= thresholds.get(trajectory.task.environment, 1.0)
 
 
 def outcome(trajectory: Trajectory) -> str:

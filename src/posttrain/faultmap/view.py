@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -12,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from posttrain.errors import InputError
-from posttrain.faultmap.report_data import problems_of
+from posttrain.faultmap.report_data import problems_of, success_thresholds
 from posttrain.faultmap.report_evaluation import ends_of, rows_of
 from posttrain.faultmap.report_facts import title_of
-from posttrain.faultmap.report_samples import Kind, outcome, rank
+from posttrain.faultmap.report_samples import Kind, is_success, outcome, rank
 from posttrain.faultmap.report_summary import summary_of
 from posttrain.faultmap.scales import finite, format_number, sparkline
 from posttrain.rundir.metrics import MetricsTable
@@ -65,7 +64,7 @@ def print_view(
     _print_evaluation(screen, loaded)
     if steps:
         chosen = step if step is not None else steps[-1]
-        _print_trajectories(screen, loaded.trajectories(chosen), chosen, show, limit)
+        _print_trajectories(screen, loaded, chosen, show, limit)
     problems = problems_of(loaded)
     if problems:
         screen.print(Text("\nCould not be read:", style="bold yellow"))
@@ -113,7 +112,8 @@ def _print_evaluation(screen: Console, run: LoadedRun) -> None:
         screen.print(Padding(Group(grid, *(Text(printable(s)) for s in sentences)), (1, 0, 0, 0)))
 
 
-def _print_trajectories(screen: Console, stored: Sequence[StoredTrajectory], step: int, show: Kind, limit: int) -> None:
+def _print_trajectories(screen: Console, run: LoadedRun, step: int, show: Kind, limit: int) -> None:
+    stored, thresholds = run.trajectories(step), success_thresholds(run.info)
     chosen = rank(stored, show)
     shown = chosen[: max(0, limit)]
     title = f"\nStep {step}: {len(shown)} of {len(chosen)} {show} of {len(stored)} trajectories"
@@ -121,13 +121,13 @@ def _print_trajectories(screen: Console, stored: Sequence[StoredTrajectory], ste
         title = f"\nStep {step}: the {len(shown)} {show} of {len(stored)} trajectories"
     screen.print(Text(title, style="bold"))
     for one in shown:
-        _print_one(screen, one)
+        _print_one(screen, one, is_success(one.trajectory, thresholds))
 
 
-def _print_one(screen: Console, stored: StoredTrajectory) -> None:
+def _print_one(screen: Console, stored: StoredTrajectory, success: bool) -> None:
     t = stored.trajectory
     head = Text.assemble(
-        (f"{outcome(t)} ", "bold green" if t.is_gradable and t.reward > 0.5 else "bold yellow"),
+        (f"{outcome(t)} ", "bold green" if success else "bold yellow"),
         (f"{printable(t.trajectory_id)}  {t.num_model_tokens} tokens, {t.finish_reason or 'unfinished'}", "dim"),
     )
     screen.print(head)
