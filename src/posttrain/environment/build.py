@@ -107,8 +107,7 @@ def _function(name: str, section: FunctionSettings) -> GradedTasks:
         )
     split = _load(name, section)
     functions = [RewardFunction(target, weight) for target, weight in zip(targets, weights, strict=True)]
-    grader = FunctionGrader(name, functions, section.completions, section.timeout_s, section.workers)
-    grader.check(split.train)
+    grader = FunctionGrader(name, functions, split.train, section.completions, section.timeout_s, section.workers)
     return GradedTasks(name, split, grader, RewardKind(section.reward_kind), reward_range=None)
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import PurePath
 from typing import Any, Literal
 
 from posttrain.environment.grading import GradingCounts, failed, finite_number, graded, ungradable
@@ -40,12 +41,16 @@ class FunctionGrader:
     its process is failed, with the reason. With shape ``messages`` a completion is a list with one
     assistant message and a prompt a list of messages; with ``text`` a completion is its text and a prompt
     the text of its last message.
+
+    Building one loads every function, compares its parameters with the columns of ``tasks`` and calls it
+    once on the gold answers of the first tasks. Raises InputError on whatever would make it useless in a run.
     """
 
     def __init__(
         self,
         name: str,
         functions: Sequence[RewardFunction],
+        tasks: Sequence[Task],
         shape: CompletionShape = "text",
         timeout_s: float = 30.0,
         workers: int = 1,
@@ -55,20 +60,12 @@ class FunctionGrader:
         self._shape: CompletionShape = shape
         self._functions = _named(self._setting, functions)
         self._timeout_s = timeout_s
+        self._columns = _columns(self._setting, tasks)
         self._accepted: dict[str, frozenset[str] | None] = {}
-        self._columns: tuple[str, ...] = ()
         self._runs = {
             part: IsolatedFunction(function.target, self._collate_for(part), timeout_s, self.counts, workers)
             for part, function in self._functions.items()
         }
-
-    def check(self, tasks: Sequence[Task]) -> None:
-        """Load every function, compare its parameters with the tasks' columns, and call it once.
-
-        The call grades the gold answers of the first tasks. Raises InputError on whatever would make the
-        function useless in a run, and closes the processes then.
-        """
-        self._columns = _columns(self._setting, tasks)
         probes = [_probe(task) for task in (tasks[0], tasks[min(1, len(tasks) - 1)])]
         try:
             for part in self._functions:
@@ -97,7 +94,7 @@ class FunctionGrader:
 
     def _collate_for(self, part: str) -> Any:
         def collate(attempts: Sequence[Attempt]) -> dict[str, Any]:
-            return _arguments(attempts, self._shape, self._columns, self._accepted.get(part))
+            return _arguments(attempts, self._shape, self._columns, self._accepted[part])
 
         return collate
 
@@ -213,10 +210,19 @@ def _named(setting: str, functions: Sequence[RewardFunction]) -> dict[str, Rewar
         if not math.isfinite(function.weight):
             raise InputError(f"{setting}_weights", function.weight, "is not finite", "Give a number.")
     short = [function.target.rpartition(":")[2] for function in functions]
-    named = {(f.target if short.count(s) > 1 else s): f for f, s in zip(functions, short, strict=True)}
+    longer = [f"{_module(function.target)}.{name}" for function, name in zip(functions, short, strict=True)]
+    named: dict[str, RewardFunction] = {}
+    for function, name, long_name in zip(functions, short, longer, strict=True):
+        unique = name if short.count(name) == 1 else long_name if longer.count(long_name) == 1 else function.target
+        named[unique] = function
     if len(named) < len(functions):
         raise InputError(setting, [f.target for f in functions], "names a function twice", "Name each once.")
     return named
+
+
+def _module(target: str) -> str:
+    module = target.rpartition(":")[0]
+    return PurePath(module).stem if module.endswith(".py") else module
 
 
 def _columns(setting: str, tasks: Sequence[Task]) -> tuple[str, ...]:

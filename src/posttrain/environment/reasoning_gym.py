@@ -73,19 +73,13 @@ def reasoning_gym_environment(
             raise InputError(
                 f"environments.{name}.parameters", key, "has a setting of its own", f"Set environments.{name}.{key}."
             )
-    generator = CallProcess(_TARGET)
+    grader = GymGrader(extract, timeout_s)
     try:
-        _check_name(name, dataset, generator)
-        train_spec, evaluation_spec = (
-            json.dumps({"dataset": dataset, "parameters": {**options, "seed": s, "size": n}}, sort_keys=True)
-            for s, n in ((seed, size), (seed + _EVALUATION_SEED_OFFSET, max(evaluation_size, 1)))
-        )
-        evaluation = _generate(name, dataset, evaluation_spec, evaluation_size, "evaluation", generator, set())
-        held_out = {task.messages[0].content for task in evaluation}
-        train = _generate(name, dataset, train_spec, size, "train", generator, held_out)
-    finally:
-        generator.close()
-    return GradedTasks(name, check_split(name, TaskSplit(train, evaluation)), GymGrader(extract, timeout_s))
+        split = _split(name, dataset, options, seed, size, evaluation_size, grader.process)
+    except BaseException:
+        grader.close()
+        raise
+    return GradedTasks(name, split, grader)
 
 
 class GymGrader:
@@ -99,6 +93,11 @@ class GymGrader:
         self.counts = GradingCounts()
         self._find = EXTRACTIONS[extract]
         self._run: IsolatedFunction[tuple[Attempt, str]] = IsolatedFunction(_TARGET, _collate, timeout_s, self.counts)
+
+    @property
+    def process(self) -> CallProcess:
+        """The process that scores; it generates as well, so the package is loaded once."""
+        return self._run.process
 
     def grade(self, attempts: Sequence[Attempt]) -> list[Grade]:
         """One grade per attempt, in order."""
@@ -149,6 +148,22 @@ def _collate(items: Sequence[tuple[Attempt, str]]) -> dict[str, Any]:
             for attempt, answer in items
         ]
     }
+
+
+def _split(
+    name: str, dataset: str, options: dict[str, Any], seed: int, size: int, evaluation_size: int, process: CallProcess
+) -> TaskSplit:
+    def spec(seed: int, size: int) -> str:
+        return json.dumps({"dataset": dataset, "parameters": {**options, "seed": seed, "size": size}}, sort_keys=True)
+
+    _check_name(name, dataset, process)
+    evaluation: tuple[Task, ...] = ()
+    if evaluation_size:
+        held_out_spec = spec(seed + _EVALUATION_SEED_OFFSET, evaluation_size)
+        evaluation = _generate(name, dataset, held_out_spec, evaluation_size, "evaluation", process, set())
+    held_out = {task.messages[0].content for task in evaluation}
+    train = _generate(name, dataset, spec(seed, size), size, "train", process, held_out)
+    return check_split(name, TaskSplit(train, evaluation))
 
 
 def _check_name(name: str, dataset: str, process: CallProcess) -> None:

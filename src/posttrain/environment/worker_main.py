@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-_GRACE_S = 5.0
+_GRACE_S = 2.0
 
 
 def load(target: str) -> Callable[..., Any]:

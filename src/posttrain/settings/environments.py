@@ -120,7 +120,7 @@ class ReasoningGymSettings(EnvironmentBase):
     size: int = setting(1000, "Number of training tasks.", reason="more than a short run draws in one pass", ge=1)
     evaluation_size: int = setting(
         64,
-        "Number of held-out tasks, from another seed; questions that also occur in training are left out.",
+        "Number of held-out tasks, from another seed; a question that is held out is left out of training.",
         reason="an interval of about 12 points either way with one sample each",
         ge=0,
     )
