@@ -82,40 +82,45 @@ def register_attention() -> None:
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, posttrain_attention)
 
 
-class _GatherRows(torch.autograd.Function):
-    """Rows picked by an index whose inverse is known: the backward is a gather too, never a scatter.
-
-    ``index`` (R,) picks rows of (N, C); entries whose row is padding are ignored by ``inverse`` (N,), which names
-    for every row of the input the one output row that carries its gradient.
-    """
+class _ToBlocks(torch.autograd.Function):
+    """Rows of packed tokens picked into padded blocks. The inverse is known, so the backward is a gather too."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(inverse)
-        return rows.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (inverse,) = ctx.saved_tensors
-        return grad_outputs[0].index_select(0, inverse), None, None
-
-
-class _DropRows(torch.autograd.Function):
-    """The inverse of ``_GatherRows``: keep ``index``; the dropped rows get zero gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(index)
-        ctx.rows = rows.shape[0]
-        return rows.index_select(0, index)
+    def forward(ctx: Any, rows: torch.Tensor, order: _HeadOrder) -> torch.Tensor:
+        ctx.order = order
+        return rows.index_select(0, order.to_blocks)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (index,) = ctx.saved_tensors
-        grad = grad_outputs[0]
-        out = grad.new_zeros((ctx.rows, *grad.shape[1:]))
-        out.index_copy_(0, index, grad)
-        return out, None
+        # What padding picked up again is dropped: each row gets its gradient from the one place that stands for it.
+        return grad_outputs[0].index_select(0, ctx.order.to_tokens), None
+
+
+class _ToTokens(torch.autograd.Function):
+    """The inverse of ``_ToBlocks``: padding is dropped, and gets zero gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, order: _HeadOrder) -> torch.Tensor:
+        ctx.order = order
+        return rows.index_select(0, order.to_tokens)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None]:
+        grad = grad_outputs[0].index_select(0, ctx.order.to_blocks)
+        return grad.index_fill_(0, ctx.order.padding, 0.0), None
+
+
+@dataclass(frozen=True, slots=True)
+class _HeadOrder:
+    """How (token, head) rows and (block, head, place) rows correspond, for one number of heads.
+
+    ``to_blocks`` int64 (B * heads * n,) picks token rows, ``to_tokens`` int64 (N * heads,) block rows;
+    ``padding`` lists the block rows that stand for no token.
+    """
+
+    to_blocks: torch.Tensor
+    to_tokens: torch.Tensor
+    padding: torch.Tensor
 
 
 class _Bucket:
@@ -126,19 +131,9 @@ class _Bucket:
         self.start = start
         self.end = start + sum(len(b) for b in blocks)
         self.size = max(len(b) for b in blocks)
-        self.padded = any(len(b) != self.size for b in blocks)
-        if self.padded:
-            index = np.zeros((len(blocks), self.size), np.int64)
-            inverse: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-            base = 0
-            for row, block in enumerate(blocks):
-                index[row, : len(block)] = np.arange(base, base + len(block))
-                inverse.append(np.arange(row * self.size, row * self.size + len(block)))
-                base += len(block)
-            self.index = torch.from_numpy(index.reshape(-1)).to(device)
-            self.inverse = torch.from_numpy(np.concatenate(inverse)).to(device)
-        self._masks: dict[int | None, torch.Tensor] = {}
         self._device = device
+        self._masks: dict[int | None, torch.Tensor] = {}
+        self._orders: dict[int, _HeadOrder] = {}
 
     def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
         """Additive mask (B, 1, 1, n, n): 0 where allowed, -inf elsewhere. The same for every layer of a kind."""
@@ -149,20 +144,29 @@ class _Bucket:
         return self._masks[window]
 
     def rows(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(heads, N, D) -> (B, heads, n, D) for this bucket's tokens."""
+        """(heads, N, D) -> (B, heads, n, D) for this bucket's tokens, contiguous."""
         heads, _, width = tokens.shape
-        flat = tokens[:, self.start : self.end].transpose(0, 1)
-        if self.padded:
-            flat = _GatherRows.apply(flat.reshape(-1, heads * width), self.index, self.inverse)
-        return flat.reshape(len(self.blocks), self.size, heads, width).transpose(1, 2)
+        flat = tokens[:, self.start : self.end].transpose(0, 1).reshape(-1, width)
+        return _ToBlocks.apply(flat, self._order(heads)).view(len(self.blocks), heads, self.size, width)
 
     def tokens(self, rows: torch.Tensor) -> torch.Tensor:
-        """(B, n, heads, D) -> (tokens of the bucket, heads, D)."""
-        _, _, heads, width = rows.shape
-        flat = rows.reshape(-1, heads * width)
-        if self.padded:
-            flat = _DropRows.apply(flat, self.inverse)
-        return flat.reshape(-1, heads, width)
+        """(B, heads, n, D) -> (tokens of the bucket, heads, D)."""
+        _, heads, _, width = rows.shape
+        return _ToTokens.apply(rows.reshape(-1, width), self._order(heads)).view(-1, heads, width)
+
+    def _order(self, heads: int) -> _HeadOrder:
+        if heads not in self._orders:
+            lengths = np.array([len(b) for b in self.blocks])
+            place = np.arange(self.size)[None]
+            real = place < lengths[:, None]
+            token = np.where(real, (np.cumsum(lengths) - lengths)[:, None] + place, 0)
+            to_blocks = token[:, None] * heads + np.arange(heads)[None, :, None]
+            is_real = np.broadcast_to(real[:, None], to_blocks.shape).reshape(-1)
+            to_tokens = np.empty(int(lengths.sum()) * heads, np.int64)
+            to_tokens[to_blocks.reshape(-1)[is_real]] = np.flatnonzero(is_real)
+            arrays = (to_blocks.reshape(-1), to_tokens, np.flatnonzero(~is_real))
+            self._orders[heads] = _HeadOrder(*(torch.from_numpy(a.astype(np.int64)).to(self._device) for a in arrays))
+        return self._orders[heads]
 
 
 class BlockLayout:
@@ -196,7 +200,7 @@ class BlockLayout:
         score_bytes = blocks * heads * size * size * query.element_size()
         dense = call.softcap is not None or (query.device.type == "cpu" and score_bytes <= DENSE_SCORE_BYTES)
         if dense:
-            grouped = query.reshape(blocks, kv_heads, heads // kv_heads * size, width) * call.scale
+            grouped = query.view(blocks, kv_heads, heads // kv_heads * size, width) * call.scale
             scores = torch.matmul(grouped, key.transpose(-1, -2)).view(blocks, kv_heads, heads // kv_heads, size, size)
             if call.softcap is not None:
                 scores = torch.tanh(scores / call.softcap) * call.softcap
@@ -206,4 +210,4 @@ class BlockLayout:
             out = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=mask[:, :, 0], scale=call.scale, enable_gqa=heads != kv_heads
             )
-        return bucket.tokens(out.transpose(1, 2))
+        return bucket.tokens(out)

@@ -112,8 +112,7 @@ def build_blocks(sequences: Sequence[TrainSequence], cost: CostModel, share_pref
         ordered = sorted(members, key=len)
         parts = _cheapest_cut(prefix_length, [len(s) for s in ordered], cost) if share_prefixes else len(ordered)
         size = -(-len(ordered) // parts)
-        for start in range(0, len(ordered), size):
-            blocks.append(Block(prefix, tuple(ordered[start : start + size])))
+        blocks += [Block(prefix, tuple(ordered[start : start + size])) for start in range(0, len(ordered), size)]
     return blocks
 
 
