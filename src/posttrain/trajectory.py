@@ -136,7 +136,7 @@ class Segment:
 
     def __post_init__(self) -> None:
         if self.token_ids.ndim != 1 or self.token_ids.dtype != np.int32:
-            raise RecordError(f"token ids must be a flat int32 array, got {self.token_ids.dtype} {self.token_ids.shape}")
+            raise RecordError(f"token ids must be flat int32, got {self.token_ids.dtype} {self.token_ids.shape}")
         if self.origin is Origin.MODEL:
             if self.logprobs is None or self.policy_version is None:
                 raise RecordError("a model segment needs log-probs and a policy version")
@@ -280,7 +280,8 @@ class Trajectory:
     def reward(self) -> float:
         """The reward. Raises RecordError where there is none: no default stands in for it."""
         if self.grade is None or self.grade.reward is None:
-            raise RecordError(f"{self.trajectory_id} has no reward ({self.grade.status if self.grade else 'not graded'})")
+            status = self.grade.status if self.grade else "not graded"
+            raise RecordError(f"{self.trajectory_id} has no reward ({status})")
         return self.grade.reward
 
     def set_columns(self, columns: TokenColumns) -> None:
