@@ -17,7 +17,7 @@ from posttrain.orchestration.progress import Progress, StepSummary
 from posttrain.orchestration.sampling import grade, members_of, sample
 from posttrain.orchestration.workbench import Workbench
 from posttrain.policy.update import update_policy
-from posttrain.rundir.checkpoints import checkpoint_path, prune, write_checkpoint
+from posttrain.rundir.checkpoints import prune, write_checkpoint
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.metrics import MetricsWriter
 from posttrain.rundir.trackers import Trackers
@@ -27,7 +27,10 @@ from posttrain.trajectory import GradeStatus, Group, Role, SamplingParams, group
 
 @dataclass(slots=True)
 class Loop:
-    """The state of a run between steps, and the parts it works with. ``step`` is the last step done."""
+    """The state of a run between steps, and the parts it works with. ``step`` is the last step done.
+
+    ``saved`` is the step of the newest checkpoint known to be whole, if there is one.
+    """
 
     bench: Workbench
     run: RunDirectory
@@ -41,6 +44,7 @@ class Loop:
     attempt: int
     step: int = 0
     trained_tokens: int = 0
+    saved: int | None = None
     clock: measure.PhaseClock = field(default_factory=measure.PhaseClock)
 
     def train(self, interrupt: Interrupt) -> bool:
@@ -191,14 +195,15 @@ class Loop:
         self._record("evaluation", values)
 
     def save(self) -> None:
-        """Write a checkpoint of the current step, unless there is one."""
-        if checkpoint_path(self.run.checkpoints_path, self.step).exists():
+        """Write a checkpoint of the current step, unless it is saved already. A damaged one is replaced."""
+        if self.saved == self.step:
             return
         version = self.bench.trainer.version
         with self._phase("checkpoint"):
             self.journal.checkpoint(self.step, version, self.cursor.to_json())
             metadata = {"policy_version": version, "schedule": self.schedule.snapshot().to_json()}
             write_checkpoint(self.run.checkpoints_path, self.step, self._fill_checkpoint, metadata)
+            self.saved = self.step
             prune(self.run.checkpoints_path, self.bench.settings.checkpoint.keep)
 
     def _fill_checkpoint(self, directory: Path) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -26,7 +25,7 @@ from posttrain.orchestration.journal import Journal
 from posttrain.orchestration.loop import Loop
 from posttrain.orchestration.progress import Progress
 from posttrain.orchestration.workbench import Preparation, Workbench, build, check_held_out, prepare
-from posttrain.rundir.checkpoints import latest_good, remove_leftovers
+from posttrain.rundir.checkpoints import LatestGood, latest_good, remove_leftovers
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.engine import EngineSampler
 from posttrain.rundir.files import write_json
@@ -170,7 +169,7 @@ def _run_info(bench: Workbench) -> RunInfo:
     )
 
 
-def _work(bench: Workbench, run: RunDirectory, console: Console, found: Any) -> int:
+def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGood | None) -> int:
     """Everything from the attempt's first journal entry to its last: loop, final evaluation, model, summary."""
     settings = bench.settings
     with ExitStack() as stack:
@@ -205,6 +204,7 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: Any) -> 
                 progress,
                 attempt.attempt,
                 step,
+                saved=step if found is not None and found.path is not None else None,
             )
             bench.engine.load_weights(bench.trainer.export())
             stack.enter_context(
@@ -246,7 +246,7 @@ def _run_loop(loop: Loop, interrupt: Interrupt) -> bool:
 
 
 def _restore(
-    bench: Workbench, run: RunDirectory, journal: Journal, found: Any, console: Console
+    bench: Workbench, run: RunDirectory, journal: Journal, found: LatestGood | None, console: Console
 ) -> tuple[int, Cursor | None, Schedule]:
     """State to continue from: last step done, task cursor, schedule."""
     plan = SchedulePlan(bench.settings.rollout.prompts_per_step)
@@ -255,8 +255,8 @@ def _restore(
         return 0, None, Schedule(plan)
     remove_leftovers(run.checkpoints_path)
     for skipped in found.skipped:
-        console.print(f"checkpoint {skipped.path.name} is skipped: {skipped.reason}", markup=False)
-    if found.path is None:
+        console.print(f"checkpoint {skipped.path.name} is skipped: {skipped.why}", markup=False)
+    if found.path is None or found.manifest is None:
         journal.rollback_to(0)
         console.print("no checkpoint yet: the run starts again from its first step, with the same seeds")
         return 0, None, Schedule(plan)
