@@ -59,13 +59,15 @@ class KVCache:
         return self._data[layer, 0, :rows], self._data[layer, 1, :rows]
 
     def reserve(self, rows: int, tokens: int, live_rows: int) -> None:
-        """Make room for ``rows`` rows of ``tokens`` tokens, keeping the first ``live_rows``; shrink when half is idle."""
-        capacity = round_up(tokens)
-        if live_rows == 0:
-            capacity_needed, rows_needed = capacity, rows
-        else:
-            capacity_needed, rows_needed = max(capacity, self.capacity), max(rows, self.rows)
-        if capacity_needed == self.capacity and rows_needed == self.rows:
+        """Make room for ``rows`` rows of ``tokens`` tokens, keeping the first ``live_rows``.
+
+        What is too small is made anew in exactly the size asked for, so that the cache never holds more than the
+        rows admitted together need.
+        """
+        capacity_needed, rows_needed = round_up(tokens), rows
+        if live_rows and capacity_needed <= self.capacity and rows_needed <= self.rows:
+            return
+        if (capacity_needed, rows_needed) == (self.capacity, self.rows):
             return
         shape = self.shape
         fresh = torch.zeros(
@@ -74,7 +76,8 @@ class KVCache:
             device=self._device,
         )
         if live_rows:
-            fresh[:, :, :live_rows, :, : self.capacity] = self._data[:, :, :live_rows]
+            kept = min(self.capacity, capacity_needed)
+            fresh[:, :, :live_rows, :, :kept] = self._data[:, :, :live_rows, :, :kept]
         self._data, self.rows, self.capacity = fresh, rows_needed, capacity_needed
 
     def move(self, source: int, target: int) -> None:

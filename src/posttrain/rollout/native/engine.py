@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from posttrain.errors import InputError
+from posttrain.errors import InputError, NonFiniteError
 from posttrain.model.forward import cost_model, forward_hidden, output_weight, target_hidden, to_device
 from posttrain.model.head import HeadSettings, token_logprobs
 from posttrain.model.packing import Block, TrainSequence, build_blocks, pack, plan_micro_batches
 from posttrain.model.weights import WeightSet
 from posttrain.rollout.native.cache import CacheShape, DecodeLayout, KVCache, PrefillLayout, round_up
 from posttrain.rollout.native.replica import Replica
-from posttrain.rollout.native.sampler import Sampler
+from posttrain.rollout.native.sampler import NonFiniteLogitsError, Sampler
 from posttrain.rollout.protocol import Capabilities, Completion, EngineStats, Request
 from posttrain.trajectory import FinishReason, FloatArray, Origin, Segment
 
@@ -99,11 +99,11 @@ class NativeEngine:
         self._counters = _Counters()
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests. Raises InputError for one that can never run."""
-        now = time.time()
+        """Queue requests. Raises InputError for one that can never run; then none is queued."""
         for request in requests:
             self._check(request)
-            self._waiting.append((request, now))
+        now = time.time()
+        self._waiting.extend((request, now) for request in requests)
 
     def _check(self, request: Request) -> None:
         sampling, prompt = request.sampling, len(request.token_ids)
@@ -230,12 +230,19 @@ class NativeEngine:
     def _sample(self, hidden: torch.Tensor, row_order: list[int]) -> None:
         """Sample one token for each listed row from its last hidden state, and retire rows that end with it."""
         rows = [self._rows[i] for i in row_order]
-        sampled = self._sampler.sample(
-            self.replica.logits(hidden),
-            np.array([r.request.sampling.temperature for r in rows], np.float32),
-            np.array([r.seed for r in rows], np.uint64),
-            np.array([r.generated for r in rows], np.uint64),
-        )
+        try:
+            sampled = self._sampler.sample(
+                self.replica.logits(hidden),
+                np.array([r.request.sampling.temperature for r in rows], np.float32),
+                np.array([r.seed for r in rows], np.uint64),
+                np.array([r.generated for r in rows], np.uint64),
+            )
+        except NonFiniteLogitsError as error:
+            bad = rows[error.row]
+            raise NonFiniteError(
+                f"the logits for token {bad.generated} of {bad.request.request_id} are not finite "
+                f"under policy version {bad.version}"
+            ) from None
         now = time.time()
         finished: list[int] = []
         for index, row, token, logprob in zip(

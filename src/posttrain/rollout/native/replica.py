@@ -69,8 +69,6 @@ class Replica:
         if can_pack(dtype, self.device):
             self._pack_linears(skip=head_name)
             self._head = PackedLinear(self.output_weight(), None)
-            if not tied:
-                self._packed[self._head_source] = self._head
 
     def output_weight(self) -> torch.Tensor:
         """Weight of the head, (V, h), in the plain layout."""
@@ -106,7 +104,7 @@ class Replica:
                 self._packed[name].pack(tensor.to(self.device, self.dtype))
             else:
                 parameters[name].copy_(tensor)
-        if self._head is not None and self._head_source not in self._packed:
+        if self._head is not None:
             self._head.pack(self.output_weight())
         self.version = weights.version
         return self.version
@@ -119,7 +117,7 @@ class Replica:
     def nbytes(self) -> int:
         """Bytes the copy holds."""
         tensors = list(self.model.parameters()) + [p.packed for p in self._packed.values()]
-        if self._head is not None and self._head_source not in self._packed:
+        if self._head is not None:
             tensors.append(self._head.packed)
         return sum(t.numel() * t.element_size() for t in tensors)
 

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from posttrain.errors import NonFiniteError
+
 _CHUNK = 256
 
 
@@ -30,6 +32,14 @@ def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
+
+
+class NonFiniteLogitsError(NonFiniteError):
+    """``row`` of the batch has logits from which nothing can be sampled."""
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+        super().__init__(f"the logits of batch row {row} are not finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class Sampler:
         seeds: npt.NDArray[np.uint64],
         positions: npt.NDArray[np.uint64],
     ) -> Sampled:
-        """One token per row of ``logits`` (B, V). Raises FloatingPointError naming the row whose logits are not finite."""
+        """One token per row of ``logits`` (B, V). Raises NonFiniteLogitsError if some are NaN or +inf."""
         rows = logits.shape[0]
         greedy = temperatures == 0.0
         scale = torch.from_numpy(np.where(greedy, 1.0, temperatures).astype(np.float32)).to(self._device)
@@ -74,7 +84,7 @@ class Sampler:
         peak = scores.amax(-1, keepdim=True)
         if not bool(torch.isfinite(peak).all()):
             bad = int(torch.nonzero(~torch.isfinite(peak[:, 0]))[0])
-            raise FloatingPointError(f"logits of batch row {bad} are not finite")
+            raise NonFiniteLogitsError(bad)
         best = scores.argmax(-1) if greedy.any() else None
         scores.sub_(peak).exp_()
         chunk_mass = weights.view(rows, self._chunks, _CHUNK).sum(-1).double()
