@@ -172,7 +172,7 @@ class Trainer:
             table.record(where, scores.logprobs.cpu().numpy(), scores.entropy.cpu().numpy())
 
     def step(self) -> StepResult:
-        """Clip, apply, count. A step without any gradient changes no weight and is not counted.
+        """Clip, apply, count. A step whose gradient is absent or exactly zero changes no weight and is not counted.
 
         Raises NonFiniteError and changes nothing if the gradient is not finite.
         """
@@ -180,6 +180,10 @@ class Trainer:
         if not grads:
             return StepResult(0.0, self.settings.rate_at(self.version), self.version)
         norm = torch.nn.utils.get_total_norm(grads)
+        if float(norm) == 0.0:
+            # Rows without advantage may be left out or computed: the optimizer's momentum moves in neither case.
+            self._optimizer.zero_grad(set_to_none=True)
+            return StepResult(0.0, self.settings.rate_at(self.version), self.version)
         if not bool(torch.isfinite(norm)):
             bad = next(n for n, m in self._masters.items() if m.grad is not None and not m.grad.isfinite().all())
             raise NonFiniteError(f"the gradient of {bad} is not finite at policy version {self.version}")
