@@ -5,7 +5,7 @@ Legend: ``M`` scored tokens, ``h`` hidden size, ``V`` vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -112,4 +112,8 @@ def token_logprobs(
     ``hidden`` (M, h) and ``weight`` (V, h) of one dtype, ``targets`` int64 (M,). Returns two float32 tensors (M,),
     in nats; the first has gradient, the second is detached (NaN where not asked for).
     """
-    return _TokenLogProbs.apply(hidden, weight, targets, temperature, settings or HeadSettings(), with_entropy)
+    settings = settings or HeadSettings()
+    if not torch.is_grad_enabled():
+        # Inside an autograd function nothing tells scoring from training: without a backward nothing is kept.
+        settings = replace(settings, keep_bytes=-1)
+    return _TokenLogProbs.apply(hidden, weight, targets, temperature, settings, with_entropy)
