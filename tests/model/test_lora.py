@@ -78,6 +78,7 @@ def test_the_same_seed_gives_the_same_adapters() -> None:
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::RuntimeWarning")  # peft's own, on loading
 @pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
 def test_a_saved_adapter_loads_in_plain_peft(kind: str, tmp_path: Path) -> None:
     from peft import PeftModel
