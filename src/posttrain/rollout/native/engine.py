@@ -278,6 +278,7 @@ class NativeEngine:
 
     # Control -----------------------------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def abort(self, request_ids: Sequence[str]) -> list[Completion]:
         """Stop requests, waiting or running; unknown ids are ignored (they may just have finished)."""
         ids = set(request_ids)

@@ -61,6 +61,7 @@ class Replica:
         self.dtype = dtype
         self.version = -1
         self._packed: dict[str, PackedLinear] = {}
+        self._shapes = {name: p.shape for name, p in self.model.named_parameters()}
         head: Any = causal.get_output_embeddings()
         tied = head.weight is causal.get_input_embeddings().weight
         head_name = next(name for name, module in causal.named_modules() if module is head)
@@ -99,6 +100,12 @@ class Replica:
                 f"version {weights.version}: tensors do not fit the engine's model: "
                 f"{len(missing)} missing {sorted(missing)[:2]}, {len(unknown)} unknown {sorted(unknown)[:2]}"
             )
+        for name, tensor in weights.tensors.items():
+            if tensor.shape != self._shapes[name]:
+                raise WeightMismatchError(
+                    f"version {weights.version}: {name} has shape {tuple(tensor.shape)}, "
+                    f"the engine's model has {tuple(self._shapes[name])}"
+                )
         for name, tensor in weights.tensors.items():
             if name in self._packed:
                 self._packed[name].pack(tensor.to(self.device, self.dtype))
