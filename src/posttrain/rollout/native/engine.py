@@ -30,13 +30,17 @@ from posttrain.trajectory import FinishReason, FloatArray, Origin, Segment
 
 @dataclass(frozen=True, slots=True)
 class NativeSettings:
-    """Limits of the engine. ``kv_bytes`` bounds the cache; ``prefill_tokens`` one prefill pass."""
+    """Limits of the engine. ``kv_bytes`` bounds the cache; ``prefill_tokens`` one prefill pass.
+
+    ``share_prompts`` off prefills a prompt once for every request that has it: what sharing is worth is measured so.
+    """
 
     context_length: int
     kv_bytes: int
     max_running: int
     prefill_tokens: int = 2048
     prefill_pairs: int = 1 << 22
+    share_prompts: bool = True
 
 
 @dataclass(slots=True)
@@ -159,7 +163,7 @@ class NativeEngine:
         prompt_tokens = 0
         while self._waiting and len(self._rows) + len(chosen) < self.settings.max_running:
             request, submitted = self._waiting[0]
-            key = request.token_ids.tobytes()
+            key = self._prompt_key(request)
             fresh = 0 if key in prompts else len(request.token_ids)
             need = max(longest, len(request.token_ids) + self._budget(request))
             rows = len(self._rows) + len(chosen) + 1
@@ -177,6 +181,10 @@ class NativeEngine:
         if chosen:
             self._prefill(chosen)
 
+    def _prompt_key(self, request: Request) -> bytes:
+        """Requests of equal key are prefilled together."""
+        return request.token_ids.tobytes() if self.settings.share_prompts else request.request_id.encode()
+
     def _prefill(self, fresh: list[_Row]) -> None:
         """Run each distinct prompt once, copy its keys and values to every row that has it, sample first tokens."""
         first = len(self._rows)
@@ -184,7 +192,7 @@ class NativeEngine:
         self._cache.reserve(first + len(fresh), max(tokens, self._needed_capacity()), first)
         owners: dict[bytes, list[int]] = {}
         for offset, row in enumerate(fresh):
-            owners.setdefault(row.request.token_ids.tobytes(), []).append(first + offset)
+            owners.setdefault(self._prompt_key(row.request), []).append(first + offset)
         self._rows.extend(fresh)
         hidden = torch.empty(0)
         last: list[torch.Tensor] = []
