@@ -181,7 +181,9 @@ def test_eval_of_a_model_takes_tasks_from_the_file(config: str, calls: list[tupl
 
 
 def a_run(path: Path, config: str, finished: bool) -> str:
-    info = RunInfo("r", 0, 0.0, load_settings(config).to_mapping(), ExecutionPlan("cpu", 1, "float32", "float32", 512))
+    # As a run stores them: what was written, and beside it what "auto" became.
+    settings = {**load_settings(config).to_mapping(), "resolved": {"machine": {"device": "cpu"}}}
+    info = RunInfo("r", 0, 0.0, settings, ExecutionPlan("cpu", 1, "float32", "float32", 512))
     run = RunDirectory.create(path, info)
     if finished:
         run.model_path.mkdir(exist_ok=True)

@@ -28,11 +28,7 @@ def evaluation_settings(target: str, config: Path | None, overrides: Sequence[st
         model = str(run.model_path)
         if not (run.model_path / "config.json").is_file():
             raise InputError("run", target, "has no final model yet", f"Finish it first: posttrain resume {target}")
-        settings = (
-            settings_from_mapping(run.info().settings, overrides)
-            if config is None
-            else load_settings(config, overrides)
-        )
+        settings = _settings_of(run, overrides) if config is None else load_settings(config, overrides)
     elif config is None:
         raise InputError(
             "eval",
@@ -47,3 +43,9 @@ def evaluation_settings(target: str, config: Path | None, overrides: Sequence[st
     chosen = settings.model_copy(update={"model": path})
     check_settings(chosen)
     return chosen
+
+
+def _settings_of(run: RunDirectory, overrides: Sequence[str]) -> Settings:
+    """What the user wrote, without what was chosen on the machine of the run: this one may be another."""
+    stored = run.info().settings
+    return settings_from_mapping({name: value for name, value in stored.items() if name != "resolved"}, overrides)
