@@ -283,7 +283,7 @@ def _finish(loop: Loop, console: Console) -> None:
 
 
 def _save_model(bench: Workbench, run: RunDirectory) -> None:
-    """Write ``model/`` (and ``adapter/`` under LoRA) whole or not at all."""
+    """Write ``model/`` (and ``adapter/`` under LoRA) whole or not at all. The run's lock is held."""
     loaded: LoadedModel = bench.loaded
     _replace_folder(run.model_path, lambda folder: save_merged(loaded.model, loaded.tokenizer, folder))
     lora = bench.trainer.lora
@@ -292,8 +292,9 @@ def _save_model(bench: Workbench, run: RunDirectory) -> None:
 
 
 def _replace_folder(target: Path, write: Callable[[Path], None]) -> None:
+    for leftover in target.parent.glob(f".{target.name}.tmp-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
     write(temporary)
     shutil.rmtree(target, ignore_errors=True)
     temporary.rename(target)
