@@ -1,0 +1,151 @@
+"""How fast is a whole training step, against TRL's GRPOTrainer?
+
+64 replies of 32 forced tokens to 8 prompts, temperature 1, one GRPO update per batch: sampling, grading, advantages,
+forward, backward, clip, AdamW, handing the weights to the sampler, and writing logs. posttrain also writes its
+journal and every trajectory to disk. The reward costs nothing and differs within each group, so no group is skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from support.record import (
+    Ratio,
+    Record,
+    Table,
+    arguments,
+    busy,
+    parse,
+    rival_python,
+    spread,
+    versions_here,
+    versions_of,
+)
+from support.sides import Facts, Side, take_turns
+from support.workloads import model_directory, questions
+
+OURS, UNSHARED = "posttrain", "posttrain, prompts not shared"
+TRL, TRL_CHECKPOINTED, TRL_BF16 = (
+    "TRL, no checkpointing",
+    "TRL, checkpointing (its default)",
+    "TRL, bf16 weights and optimizer, no checkpointing",
+)
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = arguments("step", __doc__, repeats=3)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--micro-rows", type=int, default=16, help="TRL's per_device_train_batch_size")
+    parser.add_argument("--trl-python", help="default: .venv-trl/bin/python (scripts/trl.sh); '' leaves TRL out")
+    options = parse(parser, "step")
+    if options.quick:
+        options.new_tokens = 8
+    options.trl_python = rival_python(options, options.trl_python, ".venv-trl", "scripts/trl.sh")
+    with model_directory(options.model) as directory:
+        record = measure(options, directory)
+    record.finish(options.out)
+
+
+def measure(options: argparse.Namespace, directory: Path) -> Record:
+    """Start all sides and let them take turns."""
+    spec = {
+        "model": str(directory),
+        "questions": [f"{text} Reply with only the number." for text in questions(64)],
+        "prompts": options.prompts,
+        "group_size": options.group_size,
+        "new_tokens": options.new_tokens,
+    }
+    versions = {"posttrain": versions_here()}
+    with ExitStack() as stack:
+
+        def start(script: str, python: str | None = None, **more: Any) -> Side:
+            print(f"loading {script} {more}", flush=True)
+            where = {"python": python} if python else {}
+            return stack.enter_context(Side(script, {**spec, **more}, threads=options.threads, **where))
+
+        sides = {OURS: start("loop", share=True), UNSHARED: start("loop", share=False)}
+        if options.trl_python:
+            versions["TRL"] = versions_of(options.trl_python)
+            rows = options.prompts * options.group_size
+            more = {"batch_rows": rows, "micro_rows": options.micro_rows, "tokens": {"": rows * options.new_tokens}}
+            python = options.trl_python
+            sides |= {
+                TRL: start("trl_grpo", python, weights="float32", checkpointing=False, **more),
+                TRL_CHECKPOINTED: start("trl_grpo", python, weights="float32", checkpointing=True, **more),
+                TRL_BF16: start("trl_grpo", python, weights="bfloat16", checkpointing=False, **more),
+            }
+        runs = {name: lambda _, side=side: side.do("step") for name, side in sides.items()}
+        found = take_turns(runs, options.repeats)
+        peaks = {name: side.peak_bytes for name, side in sides.items()}
+    return report(options, versions, found, peaks)
+
+
+def report(
+    options: argparse.Namespace,
+    versions: dict[str, dict[str, str]],
+    found: dict[str, list[Facts]],
+    peaks: dict[str, int],
+) -> Record:
+    """Tables and ratios."""
+    settings = {
+        "model": options.model,
+        "weights": "float32 masters, bfloat16 products, float32 AdamW, unless the side's name says otherwise",
+        "threads": options.threads,
+        "repeats": options.repeats,
+        "prompts": options.prompts,
+        "group_size": options.group_size,
+        "new_tokens": options.new_tokens,
+        "trl_micro_rows": options.micro_rows,
+    }
+    record = Record("step", (__doc__ or "").strip(), settings, versions)
+    replies = options.prompts * options.group_size
+    record.tables.append(
+        Table(
+            f"One step of {replies} replies with {options.new_tokens} tokens each",
+            ("side", "seconds", "replies/s", "peak MiB", "other processes, cores"),
+            [
+                (
+                    name,
+                    spread([f["seconds"] for f in facts], lambda s: f"{s:.2f}"),
+                    f"{replies / median(f['seconds'] for f in facts):.1f}",
+                    f"{peaks[name] / 2**20:.0f}",
+                    busy(facts),
+                )
+                for name, facts in found.items()
+            ],
+        )
+    )
+    phases = list(found[OURS][0]["phases"])
+    record.tables.append(
+        Table(
+            "Where posttrain's step goes, seconds",
+            ("phase", OURS, UNSHARED),
+            [
+                (phase, *(f"{median(f['phases'].get(phase, 0.0) for f in found[s]):.2f}" for s in (OURS, UNSHARED)))
+                for phase in phases
+            ],
+        )
+    )
+    pace = {name: [1 / f["seconds"] for f in facts] for name, facts in found.items()}
+    aims = {TRL: 4.0, TRL_CHECKPOINTED: 4.0}
+    record.ratios = [
+        Ratio.of(f"posttrain / {name}", pace[OURS], values, aims.get(name, 0.0))
+        for name, values in pace.items()
+        if name not in (OURS, UNSHARED)
+    ]
+    if TRL in pace:
+        record.ratios.append(Ratio.of(f"{UNSHARED} / {TRL}", pace[UNSHARED], pace[TRL]))
+    record.ratios.append(Ratio.of("posttrain: prompts shared / not shared", pace[OURS], pace[UNSHARED]))
+    record.measurements = {"steps": found, "peak_bytes": peaks}
+    return record
+
+
+if __name__ == "__main__":
+    main()
