@@ -131,12 +131,12 @@ def _data_rows(facts: IdentityFacts) -> list[PolicyIdentity]:
             corrected_by="nothing, on purpose: the reward includes the penalty" if facts.soft_overlong else "",
         ),
         PolicyIdentity(
-            "sequences with advantage 0 are not computed",
+            "sequences with advantage 0 get no backward pass",
             on=facts.skip_zero_advantage,
             sampled_by=_CURRENT,
             logprob_trusted=True,
             same_objective=True,
-            corrected_by="their tokens stay in every denominator; their gradient is exactly 0"
+            corrected_by="nothing has to: their gradient is exactly 0, and they are scored and counted like all others"
             if facts.skip_zero_advantage
             else "",
         ),

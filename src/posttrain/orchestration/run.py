@@ -53,6 +53,7 @@ def train(settings: Settings, path: Path) -> int:
     _check_writable(path)
     bench = build(preparation)
     run = RunDirectory.create(path, _run_info(bench))
+    _save_tokenizer(bench, run)
     console.print(f"run directory: {path}")
     return _work(bench, run, console, None)
 
@@ -280,6 +281,13 @@ def _finish(loop: Loop, console: Console) -> None:
     run.write_evaluation_summary(document)
     for line in closing_lines(document, gains, run.path):
         console.print(line, soft_wrap=True, markup=False)
+
+
+def _save_tokenizer(bench: Workbench, run: RunDirectory) -> None:
+    """Write ``tokenizer.json``, by which reports show the text of single tokens before there is a model."""
+    backend = getattr(bench.loaded.tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.save(str(run.path / "tokenizer.json"))
 
 
 def _save_model(bench: Workbench, run: RunDirectory) -> None:

@@ -26,6 +26,7 @@ Everything a run leaves behind is in one directory, in formats that any tool rea
 | `evaluation/step_000012_NAME.parquet` | every trajectory of an evaluation after step 12 |
 | `evaluation/summary.json` | the comparison of base and trained model |
 | `checkpoints/step_000012/` | complete checkpoints, each with a manifest of sizes and SHA-256 sums |
+| `tokenizer.json` | the tokenizer, by which a report shows the text of single tokens |
 | `model/` | the trained model in Hugging Face format, with tokenizer and chat template |
 | `journal.sqlite` | the life of every task and group; what exact resume rests on |
 | `tensorboard/` | event files, if this tracker is on |

@@ -258,7 +258,8 @@ class PolicySettings(Section):
     )
     skip_zero_advantage: bool = setting(
         True,
-        "Leave sequences whose advantage is exactly 0 out of the forward pass. They still count in every denominator.",
+        "Score sequences whose advantage is exactly 0 without a backward pass. They count in every denominator and "
+        "in every signal.",
         reason="without anchor their gradient is exactly 0; with one they are computed anyway",
     )
     acknowledge: tuple[Acknowledgement, ...] = setting(
