@@ -76,8 +76,13 @@ class Turns:
         """
         messages = [{"role": m.role, "content": m.content} for m in self.conversation(task)]
         try:
+            # Not verbose: a prompt beyond the context is an error of ours below, not a warning of the tokenizer's.
             ids = self.tokenizer.apply_chat_template(
-                messages, tokenize=True, add_generation_prompt=True, return_dict=False
+                messages,
+                tokenize=True,
+                add_generation_prompt=True,
+                return_dict=False,
+                tokenizer_kwargs={"verbose": False},
             )
         except Exception as error:
             raise InputError(
