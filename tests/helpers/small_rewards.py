@@ -17,3 +17,11 @@ def share_of_digits_or_nothing(completions: Sequence[str], task_id: Sequence[str
         None if set(text) & set("aeiou") or task in ("a0", "a1") else share
         for text, task, share in zip(completions, task_id, share_of_digits(completions), strict=True)
     ]
+
+
+def share_of_digits_or_error(completions: Sequence[str], **_: Any) -> list[float]:
+    """The same, but it raises at a completion that contains a lower-case vowel."""
+    for text in completions:
+        if set(text) & set("aeiou"):
+            raise ValueError(f"cannot judge {text!r}")
+    return share_of_digits(completions)

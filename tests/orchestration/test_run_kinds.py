@@ -164,6 +164,25 @@ def test_what_has_no_grade_is_counted_and_is_in_no_baseline(tmp_path: Path) -> N
     assert "0 of 4 members could be graded, 2 are needed" in seen
 
 
+def test_a_grader_that_raises_fails_those_attempts_alone(tmp_path: Path) -> None:
+    run = train(tmp_path, reward="share_of_digits_or_error", **TWO_STEPS)
+    for number, step in enumerate(steps(run), 1):
+        failed = 0
+        for stored in run.trajectories(number):
+            grade, text = stored.trajectory.grade, stored.completion
+            assert grade is not None
+            assert text is not None
+            raises = bool(set(text) & set("aeiou"))
+            failed += raises
+            assert grade.status is (GradeStatus.FAILED if raises else GradeStatus.GRADED)
+            if raises:
+                assert grade.reward is None
+                assert "cannot judge" in grade.reason
+                assert stored.trajectory.columns.advantage is None
+        assert step["reward/failed"] == failed > 0
+        assert step["reward/ungradable_share"] == pytest.approx(failed / 16)
+
+
 def test_truncated_completions_leave_the_loss_under_the_overlong_filter(tmp_path: Path) -> None:
     policy = {"algorithm": "grpo", "learning_rate": 2e-3, "overlong": {"filter": "loss"}}
     run = train(tmp_path, policy=policy, **TWO_STEPS)
