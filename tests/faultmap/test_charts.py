@@ -129,3 +129,5 @@ def test_sparkline_goes_from_lowest_to_highest() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([1, math.nan, 2], 8) == "▁█"
     assert sparkline([math.nan], 8) == ""
+    assert sparkline([0, 0, 10, 10], 2) == "▁█"
+    assert len(sparkline(list(range(1000)), 37)) == 37

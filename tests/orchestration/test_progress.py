@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from posttrain.orchestration.progress import Progress, StepSummary, duration, sparkline, step_line
+from posttrain.orchestration.progress import Progress, StepSummary, duration, step_line
 
 
 def _summary(step: int, **changes: float | None) -> StepSummary:
@@ -109,14 +109,6 @@ def test_a_stop_request_is_seen_at_once(capfd: pytest.CaptureFixture[str]) -> No
         progress.stopping("SIGTERM")
     assert "SIGTERM: stopping" in stream.getvalue()
     assert capfd.readouterr().err == ""
-
-
-def test_sparkline() -> None:
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
-    assert sparkline([0, 0, 10, 10], 2) == "▁█"
-    assert sparkline([3.0, 3.0], 5) == "▁▁"
-    assert sparkline([], 5) == ""
-    assert len(sparkline(list(range(1000)), 37)) == 37
 
 
 def test_duration() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
@@ -19,7 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-_BARS = "▁▂▃▄▅▆▇█"
+from posttrain.faultmap.scales import sparkline
+
 _REFRESH_PER_SECOND = 2
 _REMEMBERED_STEPS = 10
 _SHOWN_FINDINGS = 3
@@ -170,19 +170,6 @@ def step_line(summary: StepSummary, total_steps: int, seconds_left: float | None
     if summary.without_reward:
         line += f" ungraded {summary.without_reward:.0%}"
     return f"{line} {duration(seconds_left)} left"
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The course of values as bars, scaled to their own range; neighbours are averaged if there are too many."""
-    if not values or width < 1:
-        return ""
-    count = min(width, len(values))
-    edges = [round(i * len(values) / count) for i in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
-    low, high = min(means), max(means)
-    if high == low:
-        return _BARS[0] * count
-    return "".join(_BARS[min(len(_BARS) - 1, int((m - low) / (high - low) * len(_BARS)))] for m in means)
 
 
 def duration(seconds: float | None) -> str:
