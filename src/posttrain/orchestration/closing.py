@@ -28,6 +28,8 @@ def _environment_lines(name: str, entry: Mapping[str, Any], gain: Gain | None) -
         for key, label in (("greedy", "greedy"), ("length", "length")):
             if summary[key] is not None:
                 parts.append(f"{label} {summary[key]['value']:.2f}")
+        if summary["tasks_without_grade"]:
+            parts.append(f"{summary['tasks_without_grade']} of {summary['tasks']} tasks could not be graded")
         lines.append(f"{name}, {side} training: " + ", ".join(parts))
     if gain is not None:
         one = gain.differences.get("pass@1")
@@ -35,6 +37,8 @@ def _environment_lines(name: str, entry: Mapping[str, Any], gain: Gain | None) -
             points = f"{100 * one.value:+.1f} points ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
             lines.append(f"{name}, gain on {gain.tasks} held-out tasks: {points}")
         lines.append(gain.verdict.sentence)
+    elif "before" in entry and "after" in entry:
+        lines.append(f"{name}: no gain can be told, no held-out task could be graded both before and after training")
     return lines
 
 

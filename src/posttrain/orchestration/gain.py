@@ -134,10 +134,15 @@ def measure_gain(
     )
 
 
-def pair_tasks(base: EvaluationSet, trained: EvaluationSet) -> list[Pair]:
-    """Tasks with a gradable attempt in both evaluations, in the base's order."""
+def paired_tasks(base: EvaluationSet, trained: EvaluationSet) -> list[Pair]:
+    """Tasks with a gradable attempt in both evaluations, in the base's order; there may be none."""
     after = {t.task_id: t for t in trained.judged}
-    pairs = [(t, after[t.task_id]) for t in base.judged if t.task_id in after]
+    return [(t, after[t.task_id]) for t in base.judged if t.task_id in after]
+
+
+def pair_tasks(base: EvaluationSet, trained: EvaluationSet) -> list[Pair]:
+    """The same, with an InputError if there is none."""
+    pairs = paired_tasks(base, trained)
     if not pairs:
         raise InputError(
             f"environments.{base.environment}",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from posttrain.environment.grading import GradedTasks
 from posttrain.orchestration.evaluation import EvaluationSet, Summary, collect, summarize
 from posttrain.orchestration.evaluation_report import evaluation_report
-from posttrain.orchestration.gain import Gain, measure_gain
+from posttrain.orchestration.gain import Gain, measure_gain, paired_tasks
 from posttrain.orchestration.sampling import grade, members_of, sample
 from posttrain.orchestration.workbench import Workbench
 from posttrain.rollout.turns import Turns
 from posttrain.rundir.directory import RunDirectory
+from posttrain.rundir.files import DamagedFileError
 from posttrain.rundir.trajectories import read_trajectories
 from posttrain.trajectory import Role, SamplingParams, Task, Trajectory
 
@@ -74,20 +75,29 @@ def summaries(bench: Workbench, results: Mapping[str, EvaluationSet]) -> dict[st
     return {name: summarize(r, settings.evaluation.k, seed=settings.run.seed) for name, r in results.items()}
 
 
-def stored_results(bench: Workbench, run: RunDirectory, step: int) -> dict[str, EvaluationSet]:
-    """An evaluation read back from the run directory; empty where it was not made."""
+def stored_results(
+    bench: Workbench, run: RunDirectory, step: int, say: Callable[[str], None]
+) -> dict[str, EvaluationSet]:
+    """An evaluation read back from the run directory; nothing where it was not made or, as told to ``say``, is damaged.
+
+    Training is done when this is read: a damaged file must not keep the run from its end.
+    """
     found: dict[str, EvaluationSet] = {}
     for name in held_out_tasks(bench):
         path = run.evaluation_path(step, name)
-        if path.is_file():
+        if not path.is_file():
+            continue
+        try:
             found[name] = _collect(name, read_trajectories(path), bench.environments[name], bench.turns)
+        except DamagedFileError as error:
+            say(f"left out of the comparison: {error}")
     return found
 
 
 def final_report(
     bench: Workbench, before: Mapping[str, EvaluationSet], after: Mapping[str, EvaluationSet]
 ) -> tuple[dict[str, Any], dict[str, Gain]]:
-    """The summary document of a run, and the gain by environment."""
+    """The summary document of a run, and the gain by environment, where a task was judged before and after."""
     settings = bench.settings
     tasks = held_out_tasks(bench)
     gains = {
@@ -99,7 +109,7 @@ def final_report(
             constant_answer_success=constant_answer_success(tasks[name]),
         )
         for name in after
-        if name in before
+        if name in before and paired_tasks(before[name], after[name])
     }
     return evaluation_report(summaries(bench, before), summaries(bench, after), gains), gains
 

@@ -59,17 +59,19 @@ class Loop:
             if settings.checkpoint.every and self.step % settings.checkpoint.every == 0 and not last:
                 self.save()
         self.save()
-        return self.step == settings.run.steps
+        return self.step >= settings.run.steps
 
     def train_step(self) -> None:
         """One batch: draw, sample, grade, select, train, sync, write."""
         self.clock = measure.PhaseClock()
         started = time.perf_counter()
         bench, step, before = self.bench, self.step + 1, self.bench.engine.stats()
+        broken = measure.grader_events(bench.environments)
         sampled, refills = self._collect()
         engine = bench.engine.stats()
         selected = self._select(sampled, step)
         values = self._sampling_values(sampled, refills)
+        values |= {n: v - broken[n] for n, v in measure.grader_events(bench.environments).items()}
         values |= measure.engine_signals(before, engine, self.clock.seconds["rollout"])
         try:
             values |= self._update(selected) if selected else {}
@@ -179,8 +181,6 @@ class Loop:
             "policy/refills": float(refills),
             "policy/filtered_groups": float(dropped),
             "schedule/discarded": float(dropped),
-            "reward/grader_timeouts": float(sum(e.counts.timeouts for e in environments.values())),
-            "reward/grader_restarts": float(sum(e.counts.restarts for e in environments.values())),
         }
 
     def evaluate(self, samples: int) -> None:

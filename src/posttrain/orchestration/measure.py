@@ -111,6 +111,14 @@ def _by_environment(graded: Sequence[Trajectory]) -> dict[str, float]:
     return {f"reward/environment/{name}/mean": float(np.mean(v)) for name, v in found.items()}
 
 
+def grader_events(environments: Mapping[str, GradedTasks]) -> dict[str, float]:
+    """Timeouts and restarts of all graders since they were built; a step's own are the difference of two."""
+    return {
+        "reward/grader_timeouts": float(sum(e.counts.timeouts for e in environments.values())),
+        "reward/grader_restarts": float(sum(e.counts.restarts for e in environments.values())),
+    }
+
+
 def group_signals(groups: Sequence[Group], environments: Mapping[str, GradedTasks]) -> dict[str, float]:
     """Groups as they were sampled, those that were not trained included."""
     stds: list[float] = []
@@ -144,7 +152,7 @@ def engine_signals(before: EngineStats, after: EngineStats, rollout_seconds: flo
         "rollout/decode_steps": float(after.decode_steps - before.decode_steps),
         "rollout/preempted": float(after.preempted - before.preempted),
         "rollout/tokens_per_second": generated / max(rollout_seconds, 1e-9),
-        "rollout/kv_peak": after.kv_bytes_used / max(after.kv_bytes_limit, 1),
+        "rollout/kv_peak": float(after.kv_bytes_peak),
     }
 
 

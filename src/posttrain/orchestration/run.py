@@ -37,6 +37,7 @@ from posttrain.schedule.state import SchedulePlan, Snapshot
 from posttrain.settings import Settings
 from posttrain.settings.chosen import chosen_objective
 from posttrain.settings.resolve import Resolved, describe
+from posttrain.settings.rules import check_settings
 
 OK, INTERRUPTED = 0, 130
 
@@ -62,7 +63,8 @@ def resume(path: Path) -> int:
     """Continue a run from its last complete checkpoint. Returns the exit code."""
     console = Console(highlight=False)
     run = RunDirectory.open(path)
-    resolved = Resolved.from_mapping(run.info().settings["resolved"])
+    resolved = Resolved.from_mapping(run.info().settings.get("resolved", {}))
+    check_settings(resolved.settings)
     if run.evaluation_summary_path.exists() and (run.model_path / "config.json").is_file():
         console.print(f"{path} is finished: {resolved.settings.run.steps} steps, model in {run.model_path}")
         return OK
@@ -276,7 +278,7 @@ def _finish(loop: Loop, console: Console) -> None:
     for problem in problems:
         console.print(f"lineage: {problem}", markup=False)
     _save_model(bench, run)
-    before, after = stored_results(bench, run, 0), stored_results(bench, run, loop.step)
+    before, after = (stored_results(bench, run, step, loop.progress.message) for step in (0, loop.step))
     document, gains = final_report(bench, before, after)
     run.write_evaluation_summary(document)
     for line in closing_lines(document, gains, run.path):

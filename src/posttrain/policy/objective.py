@@ -98,7 +98,8 @@ class _AnchorTerm:
 def _anchor(batch: TokenBatch, logprobs: torch.Tensor, log_ratio: torch.Tensor, spec: Anchor) -> _AnchorTerm:
     """The anchor's part of the token losses. Tokens of weight 0 need no reference: it may be NaN there."""
     weights = None if batch.anchor_weights is None else batch.anchor_weights[batch.mask].to(logprobs.dtype)
-    in_loss = spec.place == "loss" and (spec.weight > 0 or weights is not None)
+    wanted = spec.weight > 0 if weights is None else bool((weights != 0).any())
+    in_loss = spec.place == "loss" and wanted
     if batch.reference_logprobs is None:
         if in_loss:
             fix = "Score the batch with the reference model, or set the weight to 0"

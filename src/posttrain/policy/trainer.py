@@ -159,7 +159,7 @@ class Trainer:
             sequence_index=scores.batch.target_sequence,
             sampler_logprobs=column(table.sampler_logprob),
             reference_logprobs=column(table.reference_logprob) if anchored else None,
-            anchor_weights=column(table.anchor_weight) if anchored else None,
+            anchor_weights=column(table.anchor_weight),
             entropies=scores.entropy if self.with_entropy else None,
         )
 

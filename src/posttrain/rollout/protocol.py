@@ -50,12 +50,13 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot. Counters run since start; ``kv_bytes`` and rows are now."""
+    """A snapshot. Counters and ``kv_bytes_peak`` run since start; rows and ``kv_bytes_used`` are now."""
 
     running: int
     waiting: int
     preempted: int
     kv_bytes_used: int
+    kv_bytes_peak: int
     kv_bytes_limit: int
     generated_tokens: int
     prefilled_tokens: int

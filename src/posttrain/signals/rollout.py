@@ -132,7 +132,7 @@ SIGNALS: tuple[Signal, ...] = (
         "rollout/kv_peak",
         Layer.ROLLOUT,
         "bytes",
-        "Most memory held by keys and values during the step.",
+        "Most memory held by keys and values so far in this process, evaluation included.",
         Reduction.MAX,
     ),
     Signal(

@@ -48,6 +48,7 @@ class KVCache:
         self._data = torch.empty(0, dtype=shape.dtype, device=device)
         self.rows = 0
         self.capacity = 0
+        self.peak_nbytes = 0
 
     @property
     def nbytes(self) -> int:
@@ -79,6 +80,7 @@ class KVCache:
             kept = min(self.capacity, capacity_needed)
             fresh[:, :, :live_rows, :, :kept] = self._data[:, :, :live_rows, :, :kept]
         self._data, self.rows, self.capacity = fresh, rows_needed, capacity_needed
+        self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
 
     def move(self, source: int, target: int) -> None:
         """Copy one row over another."""

@@ -355,6 +355,7 @@ class NativeEngine:
             waiting=len(self._waiting),
             preempted=0,
             kv_bytes_used=self._cache.nbytes,
+            kv_bytes_peak=self._cache.peak_nbytes,
             kv_bytes_limit=self.settings.kv_bytes,
             generated_tokens=c.generated,
             prefilled_tokens=c.prefilled,
