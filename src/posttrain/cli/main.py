@@ -218,7 +218,9 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         if error.name in TRAINING_PACKAGES:
             return _fail(f"{error.name} is not installed. Install it: pip install 'posttrain[train]'", EXIT_INPUT)
         return _internal()
-    except Exception:
+    except SystemExit:
+        raise
+    except BaseException:  # a panic inside a Rust extension is no Exception, and would end with 1: a finding
         return _internal()
     return result if isinstance(result, int) else 0
 

@@ -168,7 +168,13 @@ def read_run_info(path: Path) -> RunInfo:
 def _attempt(row: Mapping[str, Any]) -> AttemptInfo:
     machine = dict(row.get("machine", {}))
     machine["devices"] = tuple(machine.get("devices", ()))
-    return _record(AttemptInfo, {**row, "machine": _record(MachineInfo, machine)})
+    resumed = row.get("resumed_from_step")
+    numbers = {
+        "attempt": int(row["attempt"]),
+        "started": float(row["started"]),
+        "resumed_from_step": None if resumed is None else int(resumed),
+    }
+    return _record(AttemptInfo, {**row, **numbers, "machine": _record(MachineInfo, machine)})
 
 
 def _record(kind: type[_R], row: Mapping[str, Any]) -> _R:

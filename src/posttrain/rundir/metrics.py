@@ -129,7 +129,7 @@ def read_metrics(path: Path, resumed_from: Mapping[int, int] | None = None) -> M
             continue
         try:
             rows.append(_row(line))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
             last = number == len(lines)
             problems.append(
                 f"{path.name}:{number}: "

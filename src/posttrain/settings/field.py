@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
 
 
 class Section(BaseModel):

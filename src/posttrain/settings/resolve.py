@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from posttrain.errors import InputError
 from posttrain.settings.chosen import needs_reference
 from posttrain.settings.facts import ELEMENT_BYTES, MachineFacts, ModelSizes, feed_forward_width, kv_bytes_per_token
+from posttrain.settings.field import NonNegative, Positive
 from posttrain.settings.load import settings_from_mapping
 from posttrain.settings.tree import Settings
 
@@ -42,7 +45,7 @@ class MachinePlan:
     """What has to be known before the model is loaded."""
 
     device: str
-    threads: int
+    threads: Positive
     compute_dtype: str
 
 
@@ -50,13 +53,13 @@ class MachinePlan:
 class SizePlan:
     """Sizes that depend on the model and on the longest prompt, in tokens, rows and MiB."""
 
-    longest_prompt: int
-    max_new_tokens: int
-    max_running: int
-    kv_memory_mb: int
-    keep_logits_mb: int
-    head_chunk_tokens: int
-    micro_batch_tokens: int
+    longest_prompt: Positive
+    max_new_tokens: Positive
+    max_running: Positive
+    kv_memory_mb: Positive
+    keep_logits_mb: NonNegative
+    head_chunk_tokens: Positive
+    micro_batch_tokens: Positive
 
     @property
     def longest_row(self) -> int:
@@ -88,13 +91,16 @@ class Resolved:
         try:
             return Resolved(
                 settings_from_mapping(data["settings"]),
-                MachinePlan(**data["machine"]),
-                SizePlan(**data["sizes"]),
+                TypeAdapter(MachinePlan).validate_python(data["machine"]),
+                TypeAdapter(SizePlan).validate_python(data["sizes"]),
                 tuple(Choice(**choice) for choice in data["choices"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValidationError) as error:
             raise InputError(
-                "run.json", str(error), "the stored settings are incomplete", "Start a new run from its settings file."
+                "run.json",
+                " ".join(str(error).split()[:30]),
+                "the stored settings are incomplete or damaged",
+                "Start a new run from its settings file.",
             ) from error
 
 

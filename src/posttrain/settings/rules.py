@@ -14,6 +14,9 @@ from posttrain.settings.tree import Settings
 SMALLEST_BFLOAT16_RATE = 2.0**-14
 """Half the distance between bfloat16 numbers near 0.02, the size of a typical weight: smaller steps round away."""
 
+MOST_ATTEMPTS = 2**20
+"""Attempts of one batch. Large runs use ten thousand; far beyond, their bookkeeping alone fills a machine."""
+
 
 def check_settings(settings: Settings) -> ObjectiveSpec:
     """Apply every rule; returns the objective the run will use. Raises InputError for the first one broken."""
@@ -24,15 +27,29 @@ def check_settings(settings: Settings) -> ObjectiveSpec:
 
 
 def environment_names(settings: Settings, spec: ObjectiveSpec) -> None:
-    """Names of environments: letters, digits, `_`, `-` and `.` only, because they become parts of file names."""
+    """Names of environments: letters, digits, `_`, `-` and `.` inside, because they become parts of file names."""
     for name in settings.environments:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        # A dot or hyphen at an end is lost in a file name, so that two environments could share one.
+        if len(name) > 100 or not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", name):
             raise InputError(
-                f"environments.{name}",
-                name,
+                f"environments.{name[:100]}",
+                name[:100],
                 "is no usable name: it becomes part of file names",
-                "Use letters, digits, '_', '-' and '.'.",
+                "Use at most 100 letters, digits and '_', with '-' and '.' between them.",
             )
+
+
+def batch_is_countable(settings: Settings, spec: ObjectiveSpec) -> None:
+    """`rollout.prompts_per_step` x `rollout.group_size` beyond a million attempts: too many for one process."""
+    size = settings.rollout.group_size * settings.rollout.prompts_per_step
+    if size > MOST_ATTEMPTS:
+        larger = max(("group_size", "prompts_per_step"), key=lambda name: getattr(settings.rollout, name))
+        raise InputError(
+            f"rollout.{larger}",
+            getattr(settings.rollout, larger),
+            f"a batch of {size:,} attempts does not fit into one process",
+            f"Keep rollout.prompts_per_step x rollout.group_size at most {MOST_ATTEMPTS:,}.",
+        )
 
 
 def baseline_needs_a_group(settings: Settings, spec: ObjectiveSpec) -> None:
@@ -216,6 +233,7 @@ def each_reward_has_its_weight(settings: Settings, spec: ObjectiveSpec) -> None:
 
 RULES: tuple[Callable[[Settings, ObjectiveSpec], None], ...] = (
     environment_names,
+    batch_is_countable,
     baseline_needs_a_group,
     sampled_distribution_is_trained,
     training_is_not_greedy,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import field_serializer
 
 from posttrain.settings.environments import EnvironmentSettings
-from posttrain.settings.field import Auto, NonNegative, Positive, Section, setting
+from posttrain.settings.field import Auto, NonNegative, Positive, Section, Threads, setting
 from posttrain.settings.objective import (
     Advantage,
     Aggregation,
@@ -33,7 +33,11 @@ class RunSettings(Section):
         pattern=r"^[A-Za-z0-9._-]+$",
     )
     seed: int = setting(
-        0, "Seed of sampling, task order and initial LoRA weights.", reason="any number does; a fixed one repeats", ge=0
+        0,
+        "Seed of sampling, task order and initial LoRA weights.",
+        reason="any number does; a fixed one repeats",
+        ge=0,
+        lt=2**63,
     )
     steps: int = setting(
         100,
@@ -45,7 +49,7 @@ class RunSettings(Section):
     device: Literal["auto", "cpu", "cuda"] = setting(
         "auto", "Where the model runs; `auto` takes a GPU if there is one.", reason="a GPU is faster wherever it exists"
     )
-    threads: Auto | Positive = setting(
+    threads: Auto | Threads = setting(
         "auto",
         "CPU threads of torch; `auto` takes every core this process may use.",
         reason="more threads than cores slow both sampling and training down",
@@ -283,10 +287,14 @@ class EvaluationSettings(Section):
     at_start: bool = setting(True, "Evaluate the untrained model.", reason="a gain needs its starting point")
     at_end: bool = setting(True, "Evaluate the final model.", reason="a gain needs its end")
     samples: int = setting(
-        16, "Attempts at each held-out task, sampled at `temperature`.", reason="gives pass@16 of the base model", ge=1
+        16,
+        "Attempts at each held-out task, sampled at `temperature`.",
+        reason="gives pass@16 of the base model",
+        ge=1,
+        le=65536,
     )
     samples_during: int = setting(
-        4, "Attempts at each task when evaluating in between.", reason="a trend needs less precision", ge=1
+        4, "Attempts at each task when evaluating in between.", reason="a trend needs less precision", ge=1, le=65536
     )
     temperature: float = setting(
         1.0, "Sampling temperature of these attempts.", reason="the policy that is trained", gt=0.0
