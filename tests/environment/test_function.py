@@ -15,6 +15,7 @@ from posttrain.environment.function import CompletionShape, FunctionGrader, Rewa
 from posttrain.environment.isolation import MAX_LOSSES_PER_BATCH, Result
 from posttrain.environment.protocol import Attempt
 from posttrain.errors import InputError
+from posttrain.signals.registry import signal_for
 from posttrain.trajectory import FinishReason, GradeStatus, Message, Task
 
 REWARDS = Path(__file__).with_name("rewards_for_tests.py")
@@ -186,6 +187,26 @@ def test_several_functions_of_one_name_stay_apart(tmp_path: Path) -> None:
     assert grade.parts == {"one.f": 1.0, "two.f": 2.0}
     with pytest.raises(InputError, match="twice"):
         FunctionGrader("e", [RewardFunction(targets[0])] * 2, TASKS)
+
+
+def test_functions_of_one_name_in_files_of_one_name_have_parts_that_signals_can_be_named_after(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text("def f(completions):\n    return [1.0 for _ in completions]\n")
+    grader = FunctionGrader("e", [RewardFunction(f"{tmp_path / d}/mine.py:f") for d in ("one", "two")], TASKS)
+    (grade,) = grader.grade(attempts("x"))
+    grader.close()
+    assert grade.parts == {"mine.f-1": 1.0, "mine.f-2": 1.0}
+    for part in grade.parts:
+        assert signal_for(f"reward/part/{part}/mean").name == "reward/part/{part}/mean"
+
+
+@pytest.mark.parametrize("value", [1.1e30, -1e308, 10**400, float("inf")])
+def test_a_reward_that_would_overflow_is_ungradable(value: float) -> None:
+    grade = combine({"a": Result(value)}, {"a": 1.0})
+    assert (grade.status, grade.reward) == (GradeStatus.UNGRADABLE, None)
+    assert combine({"a": Result(1e30)}, {"a": 1.0}).reward == 1e30
+    assert combine({"a": Result(1e30)}, {"a": 2.0}).status is GradeStatus.UNGRADABLE
 
 
 def test_workers_share_a_batch_in_order() -> None:

@@ -198,7 +198,8 @@ def combine(results: Mapping[str, Result], weights: Mapping[str, float]) -> Grad
 
 
 def _named(setting: str, functions: Sequence[RewardFunction]) -> dict[str, RewardFunction]:
-    """Functions by part name: the function's own, with its module where two are called alike."""
+    """Functions by part name: the function's own, with its module where two are called alike, and a number where
+    their modules are too."""
     if not functions:
         raise InputError(setting, "[]", "names no function", "Give package.module:function or path/file.py:function.")
     for function in functions:
@@ -211,12 +212,13 @@ def _named(setting: str, functions: Sequence[RewardFunction]) -> dict[str, Rewar
             raise InputError(f"{setting}_weights", function.weight, "is not finite", "Give a number.")
     short = [function.target.rpartition(":")[2] for function in functions]
     longer = [f"{_module(function.target)}.{name}" for function, name in zip(functions, short, strict=True)]
+    targets = [function.target for function in functions]
+    if len(set(targets)) < len(targets):
+        raise InputError(setting, targets, "names a function twice", "Name each once.")
     named: dict[str, RewardFunction] = {}
-    for function, name, long_name in zip(functions, short, longer, strict=True):
-        unique = name if short.count(name) == 1 else long_name if longer.count(long_name) == 1 else function.target
-        named[unique] = function
-    if len(named) < len(functions):
-        raise InputError(setting, [f.target for f in functions], "names a function twice", "Name each once.")
+    for place, (function, name, long_name) in enumerate(zip(functions, short, longer, strict=True)):
+        numbered = f"{long_name}-{longer[: place + 1].count(long_name)}"
+        named[name if short.count(name) == 1 else long_name if longer.count(long_name) == 1 else numbered] = function
     return named
 
 

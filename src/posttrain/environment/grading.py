@@ -11,6 +11,9 @@ from posttrain.environment.protocol import Attempt, RewardKind, TaskSplit
 from posttrain.errors import InputError
 from posttrain.trajectory import Grade, GradeStatus
 
+LARGEST_REWARD = 1e30
+"""Larger ones overflow: advantages are float32, and the variance of a batch squares them."""
+
 
 @dataclass(slots=True)
 class GradingCounts:
@@ -108,8 +111,8 @@ class GradedTasks:
 
 
 def graded(reward: float, parts: Mapping[str, float | None], reason: str = "") -> Grade:
-    """A grade with a reward; a reward that is not finite becomes ``ungradable`` instead."""
-    if not math.isfinite(reward):
+    """A grade with a reward; one that is not finite or beyond ``LARGEST_REWARD`` becomes ``ungradable`` instead."""
+    if not abs(reward) <= LARGEST_REWARD:
         return ungradable(f"the grader returned {reward}", parts)
     return Grade(GradeStatus.GRADED, float(reward), parts, reason)
 
@@ -130,7 +133,7 @@ def finite_number(value: object) -> float | None:
         number = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= LARGEST_REWARD else None
 
 
 def _finite_parts(parts: Mapping[str, float | None] | None) -> dict[str, float | None]:

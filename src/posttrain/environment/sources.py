@@ -57,6 +57,8 @@ def read_rows(setting: str, path: str | Path) -> list[Row]:
         ]
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
         raise InputError(setting, str(path), f"cannot be read: {error}", "Check the file.") from error
+    except RecursionError as error:
+        raise InputError(setting, str(path), "a value is nested too deeply", "Flatten it, or drop it.") from error
     if not rows:
         raise InputError(setting, str(path), "is empty", "Add at least one row.")
     return rows
@@ -125,6 +127,8 @@ def _stream(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
 
 def _plain(setting: str, place: str, value: Any) -> Any:
     """JSON-compatible form: dates as ISO text, decimals as text, NaN and infinities as ``None``."""
+    if isinstance(value, str) and not value.isascii():
+        return _text(setting, place, value)
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -138,3 +142,13 @@ def _plain(setting: str, place: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(setting, place, v) for v in cast(list[Any], value)]
     raise InputError(setting, place, f"holds a {type(value).__name__}", "Remove the column, or store it as text.")
+
+
+def _text(setting: str, place: str, value: str) -> str:
+    """The text itself, if it can be encoded: JSON can spell half of a surrogate pair, which is no character."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        broken = value[error.start : error.end].encode("unicode_escape").decode()
+        raise InputError(setting, place, f"holds {broken}, which is no character", "Correct the text.") from error
+    return value
