@@ -9,7 +9,7 @@ export HF_HOME := $(CURDIR)/.cache/huggingface
 PY := .venv/bin/python
 STAGE := scripts/stage.sh
 
-.PHONY: help demo test test-long check format vllm bench clean
+.PHONY: help demo test test-long check format vllm trl bench clean
 
 help:
 	@echo 'make demo       train a small real model on a real task, on a CPU, and prove the gain'
@@ -19,6 +19,7 @@ help:
 	@echo 'make format     let ruff format and fix'
 	@echo 'make bench      the benchmarks'
 	@echo 'make vllm       an interpreter for a vLLM server on CPU (.venv-vllm)'
+	@echo 'make trl        an interpreter for TRL (.venv-trl), to compare with'
 	@echo 'make clean      remove what can be made again'
 
 demo:
@@ -46,9 +47,13 @@ format:
 vllm:
 	@scripts/vllm.sh
 
-bench: vllm
+trl:
+	@scripts/trl.sh
+
+bench: vllm trl
 	@scripts/install.sh test
 	@scripts/bench.sh
+	@$(PY) benchmarks/harness/document.py
 
 clean:
-	rm -rf .venv .venv-vllm .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-vllm .venv-trl .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

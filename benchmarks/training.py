@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from support.record import (
+from harness.record import (
     Ratio,
     Record,
     Table,
@@ -23,8 +23,8 @@ from support.record import (
     versions_here,
     versions_of,
 )
-from support.sides import Facts, Side, rates, take_turns
-from support.workloads import Rows, distinct_rows, grouped_rows, model_directory, prompt_ids, questions
+from harness.sides import Facts, Side, rates, take_turns
+from harness.workloads import Rows, distinct_rows, grouped_rows, model_directory, prompt_ids, questions
 
 OURS, UNSHARED, HF, TRL, TRL_CHECKPOINTED = (
     "posttrain",
@@ -40,9 +40,9 @@ def main() -> None:
     parser = arguments("training", __doc__, repeats=3)
     parser.add_argument("--micro-batch-tokens", type=int, default=2048, help="posttrain's token budget of one pass")
     parser.add_argument("--micro-rows", type=int, default=16, help="rows of one pass on the padded sides")
-    parser.add_argument("--trl-python", help="default: .venv-trl/bin/python (scripts/trl.sh); '' leaves TRL out")
+    parser.add_argument("--trl-python", help="default: .venv-trl/bin/python (make trl); '' leaves TRL out")
     options = parse(parser, "training")
-    options.trl_python = rival_python(options, options.trl_python, ".venv-trl", "scripts/trl.sh")
+    options.trl_python = rival_python(options, options.trl_python, ".venv-trl", "make trl")
     with model_directory(options.model) as directory:
         record = measure(options, directory)
     record.finish(options.out)

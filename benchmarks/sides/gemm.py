@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from harness.worker import Action, serve
 from posttrain.model.load import load_policy
 from posttrain.model.runtime import set_threads, tune_allocator
 from posttrain.rollout.native.replica import PackedLinear, can_pack
-from support.worker import Action, serve
 
 PREFILL_ROWS = 2048
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from support.worker import Action, serve
+from harness.worker import Action, serve
 
 
 def load(spec: dict[str, Any]) -> dict[str, Action]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.worker import Action, serve
 from posttrain.environment.mixture import TaskSampler
 from posttrain.orchestration.batch import build_batch
 from posttrain.orchestration.sampling import grade, members_of, sample
@@ -18,7 +19,6 @@ from posttrain.policy.update import update_policy
 from posttrain.settings.load import settings_from_mapping
 from posttrain.settings.objective import Advantage
 from posttrain.trajectory import Role, SamplingParams, group_id_of
-from support.worker import Action, serve
 
 NO_RATE = 1e-30
 """Settings want a positive learning rate; this one changes no weight."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from support.worker import Action, serve
+from harness.worker import Action, serve
 
 
 def load(spec: dict[str, Any]) -> dict[str, Action]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from harness.worker import Action, serve
 from posttrain.environment.mixture import TaskSampler
 from posttrain.orchestration.journal import Journal
 from posttrain.orchestration.loop import Loop
@@ -29,9 +30,8 @@ from posttrain.rundir.trackers import Trackers
 from posttrain.schedule.machine import Schedule
 from posttrain.schedule.state import SchedulePlan
 from posttrain.settings.load import settings_from_mapping
-from support.worker import Action, serve
 
-REWARD = Path(__file__).parent.parent / "support" / "rewards.py"
+REWARD = Path(__file__).parent.parent / "harness" / "rewards.py"
 
 
 def load(spec: dict[str, Any]) -> dict[str, Action]:

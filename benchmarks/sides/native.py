@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness.worker import Action, serve
 from posttrain.model.attention import ATTENTION_NAME, register_attention
 from posttrain.model.forward import prepare_model
 from posttrain.model.load import load_policy
@@ -15,7 +16,6 @@ from posttrain.model.weights import WeightSet
 from posttrain.rollout.native.engine import NativeEngine, NativeSettings
 from posttrain.rollout.protocol import Request
 from posttrain.trajectory import SamplingParams
-from support.worker import Action, serve
 
 
 def load(spec: dict[str, Any]) -> dict[str, Action]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness.worker import Action, serve
 from posttrain.model.attention import ATTENTION_NAME, register_attention
 from posttrain.model.forward import prepare_model
 from posttrain.model.head import HeadSettings
@@ -19,7 +20,6 @@ from posttrain.settings.algorithms import algorithm_row
 from posttrain.settings.objective import Aggregation
 from posttrain.settings.resolve import LOGITS_CHUNK_BYTES
 from posttrain.trajectory import FinishReason, Origin, SamplingParams, Segment, Task, Trajectory
-from support.worker import Action, serve
 
 
 def load(spec: dict[str, Any]) -> dict[str, Action]:

@@ -16,8 +16,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from support.rewards import spread
-from support.worker import Channel
+from harness.rewards import spread
+from harness.worker import Channel
 
 
 class Gate(TrainerCallback):

