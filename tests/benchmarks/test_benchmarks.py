@@ -1,0 +1,111 @@
+"""The benchmarks run, their ratios are paired, and a broken side is heard."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def run_quick(name: str, out: Path) -> dict[str, Any]:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--threads", "1", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last == json.loads(out.read_text())
+    return last
+
+
+def test_group_sizes_run_and_leave_a_complete_record(tmp_path: Path) -> None:
+    result = run_quick("groups", tmp_path / "result.json")
+    assert {"command", "commit", "machine", "versions", "settings", "measurements"} <= result.keys()
+    assert result["settings"]["batch"] == 32
+    assert [len(facts) for facts in result["measurements"].values()] == [1, 1, 1, 1]
+    assert all(f["sampled"]["tokens"] > 0 for facts in result["measurements"].values() for f in facts)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["rollout", "training", "step"])
+def test_quick_benchmark_runs(name: str, tmp_path: Path) -> None:
+    result = run_quick(name, tmp_path / "result.json")
+    assert result["ratios"]
+    assert all(ratio["value"] > 0 for ratio in result["ratios"])
+
+
+@pytest.mark.long
+def test_both_training_sides_compute_the_same_gradient(tmp_path: Path) -> None:
+    result = run_quick("training", tmp_path / "result.json")
+    for rows in ("grouped", "distinct"):
+        ours, theirs = (
+            result["measurements"][rows][s][0]["grad_norm"] for s in ("posttrain", "plain transformers loop")
+        )
+        assert ours == pytest.approx(theirs, rel=0.05)
+
+
+def test_turns_rotate_and_the_warm_up_does_not_count() -> None:
+    from harness.sides import take_turns
+
+    order: list[tuple[str, int]] = []
+
+    def run(name: str, repeat: int) -> dict[str, Any]:
+        order.append((name, repeat))
+        return {"seconds": 1.0, "repeat": repeat}
+
+    found = take_turns({"a": lambda i: run("a", i), "b": lambda i: run("b", i)}, 2)
+    assert [f["repeat"] for f in found["a"]] == [0, 1]
+    assert order[2:] == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
+
+
+def test_a_ratio_is_the_median_of_pairs_and_not_the_pair_of_medians() -> None:
+    from harness.record import Ratio
+
+    ratio = Ratio.of("ours / theirs", [10.0, 100.0, 30.0], [5.0, 50.0, 20.0], aim=2.5)
+    assert (ratio.value, ratio.low, ratio.high) == (2.0, 1.5, 2.0)
+    assert ratio.verdict == "missed by 20 %"
+
+
+def test_a_side_that_dies_says_why() -> None:
+    from harness.sides import Side
+
+    with pytest.raises(RuntimeError, match="tiny:none"):
+        Side("gemm", {"model": "tiny:none"}, threads=1)
+
+
+def test_the_page_shows_every_ratio_and_table() -> None:
+    from harness.document import page
+
+    result = {
+        "benchmark": "step",
+        "question": "How fast?\n\nDetails.",
+        "command": "python benchmarks/step.py",
+        "commit": "abc",
+        "date": "2026-01-01",
+        "machine": {"processor": "P", "cores": 2, "memory_gib": 4},
+        "versions": {"posttrain": {"torch": "1"}},
+        "settings": {"rows": {"what": "x"}},
+        "tables": [{"title": "T", "columns": ["side", "s"], "rows": [["ours", "1.5"]]}],
+        "ratios": [{"name": "r", "value": 3.0, "low": 2.0, "high": 4.0, "aim": 4.0, "verdict": "missed by 25 %"}],
+        "notes": ["a note"],
+        "measurements": {},
+    }
+    text = page([result])
+    for part in (
+        "## Step: How fast?",
+        "| r | 3.00 (2.00 to 4.00) | 4 | missed by 25 % |",
+        "| ours | 1.5 |",
+        "- a note",
+        "torch 1",
+    ):
+        assert part in text
