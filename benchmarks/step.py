@@ -70,7 +70,8 @@ def measure(options: argparse.Namespace, directory: Path) -> Record:
             where = {"python": python} if python else {}
             return stack.enter_context(Side(script, {**spec, **more}, threads=options.threads, **where))
 
-        sides = {OURS: start("loop", share=True), UNSHARED: start("loop", share=False)}
+        ours = start("loop", share=True)
+        sides = {OURS: ours}
         if options.trl_python:
             versions["TRL"] = versions_of(options.trl_python)
             rows = options.prompts * options.group_size
@@ -84,13 +85,22 @@ def measure(options: argparse.Namespace, directory: Path) -> Record:
         runs = {name: lambda _, side=side: side.do("step") for name, side in sides.items()}
         found = take_turns(runs, options.repeats)
         peaks = {name: side.peak_bytes for name, side in sides.items()}
-    return report(options, versions, found, peaks)
+        for name, side in sides.items():
+            if name != OURS:
+                side.close()  # their memory is needed
+        unshared = start("loop", share=False)
+        sharing = take_turns(
+            {OURS: lambda _: ours.do("step"), UNSHARED: lambda _: unshared.do("step")}, options.repeats
+        )
+        peaks[UNSHARED] = unshared.peak_bytes
+    return report(options, versions, found, sharing, peaks)
 
 
 def report(
     options: argparse.Namespace,
     versions: dict[str, dict[str, str]],
     found: dict[str, list[Facts]],
+    sharing: dict[str, list[Facts]],
     peaks: dict[str, int],
 ) -> Record:
     """Tables and ratios."""
@@ -118,17 +128,17 @@ def report(
                     f"{peaks[name] / 2**20:.0f}",
                     busy(facts),
                 )
-                for name, facts in found.items()
+                for name, facts in (found | {UNSHARED: sharing[UNSHARED]}).items()
             ],
         )
     )
-    phases = list(found[OURS][0]["phases"])
+    phases = list(sharing[OURS][0]["phases"])
     record.tables.append(
         Table(
             "Where posttrain's step goes, seconds",
             ("phase", OURS, UNSHARED),
             [
-                (phase, *(f"{median(f['phases'].get(phase, 0.0) for f in found[s]):.2f}" for s in (OURS, UNSHARED)))
+                (phase, *(f"{median(f['phases'].get(phase, 0.0) for f in sharing[s]):.2f}" for s in (OURS, UNSHARED)))
                 for phase in phases
             ],
         )
@@ -138,12 +148,11 @@ def report(
     record.ratios = [
         Ratio.of(f"posttrain / {name}", pace[OURS], values, aims.get(name, 0.0))
         for name, values in pace.items()
-        if name not in (OURS, UNSHARED)
+        if name != OURS
     ]
-    if TRL in pace:
-        record.ratios.append(Ratio.of(f"{UNSHARED} / {TRL}", pace[UNSHARED], pace[TRL]))
-    record.ratios.append(Ratio.of("posttrain: prompts shared / not shared", pace[OURS], pace[UNSHARED]))
-    record.measurements = {"steps": found, "peak_bytes": peaks}
+    shared, not_shared = ([1 / f["seconds"] for f in sharing[name]] for name in (OURS, UNSHARED))
+    record.ratios.append(Ratio.of("posttrain: prompts shared / not shared", shared, not_shared))
+    record.measurements = {"steps": found, "sharing": sharing, "peak_bytes": peaks}
     return record
 
 
