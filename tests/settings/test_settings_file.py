@@ -252,6 +252,17 @@ keys = st.text("abcxyz_-0", min_size=1, max_size=6)
 values = st.one_of(st.integers(-5, 5), st.booleans(), st.text("a[]={}#\"' .", max_size=6), st.lists(st.integers(0, 3)))
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["\"'''\"", '\'"""\'', '"""a"""', "'''['''", '"""\n[x]\ny = 1\n"""', '"# \\""', "[[\n1]]", "1 # '''", '""'],
+)
+def test_strings_and_comments_do_not_move_the_lines_after_them(value: str) -> None:
+    text = f"a = {value}\n[t]\nb = 1\n"
+    assert set(tomllib.loads(text)) == {"a", "t"}
+    more = value.count("\n")
+    assert key_lines(text) == {("a",): 1, ("t",): 2 + more, ("t", "b"): 3 + more}
+
+
 @given(st.dictionaries(keys, st.dictionaries(keys, values, max_size=4), max_size=4))
 def test_every_key_of_a_file_has_its_line(tables: dict[str, dict[str, Any]]) -> None:
     lines: list[str] = []

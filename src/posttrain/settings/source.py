@@ -8,6 +8,15 @@ from dataclasses import dataclass, field
 
 from posttrain.settings.schema import Path, dotted
 
+_LONG_QUOTE = re.compile(r'"""|\'\'\'')
+_STRING_OR_COMMENT = re.compile(
+    r"""
+    "{3}(?:[^\\]|\\.)*?"{3} | '{3}.*?'{3}         # long strings that end in the line
+  | (?P<open>"{3}.* | '{3}.*)                     # one that does not
+  | "(?:[^"\\]|\\.)*" | '[^']*' | \#.*
+    """,
+    re.VERBOSE,
+)
 _BARE_OR_QUOTED = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*""")
 
 
@@ -68,12 +77,15 @@ def _keys(text: str) -> Path:
 
 
 def _unclosed_quote(line: str) -> str:
-    for quote in ('"""', "'''"):
-        if line.count(quote) % 2:
-            return quote
-    return ""
+    opened = _LONG_QUOTE.search(_closed(line))
+    return opened.group() if opened else ""
 
 
 def _bracket_balance(line: str) -> int:
-    bare = re.sub(r""""(?:[^"\\]|\\.)*"|'[^']*'|#.*""", "", line)
+    bare = _LONG_QUOTE.split(_closed(line))[0]
     return bare.count("[") + bare.count("{") - bare.count("]") - bare.count("}")
+
+
+def _closed(line: str) -> str:
+    """The line without its strings and comment; a string that goes on in the next line stays, from its quote on."""
+    return _STRING_OR_COMMENT.sub(lambda match: match["open"] or "", line)
