@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,26 @@ def test_grader_events_are_those_of_the_step_and_memory_is_in_bytes(tmp_path: Pa
     limit = [s.kv_bytes_limit for s in run.engine.samples if s.kv_bytes_limit]
     assert all(step["rollout/kv_peak"] >= 1024 for step in values(run))
     assert all(step["rollout/kv_peak"] <= bound for step in values(run) for bound in limit)
+
+
+def test_a_tracker_that_is_not_installed_is_found_out_before_anything_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    if importlib.util.find_spec("wandb") is not None:
+        pytest.skip("wandb is installed here")
+    config = write_toml(tmp_path / "run.toml", small_settings(tmp_path, rundir={"trackers": ["tensorboard", "wandb"]}))
+    ended = command_line(["train", config, "--run", tmp_path / "run"], tmp_path / "log")
+    assert ended.code == 2
+    assert "rundir.trackers" in ended.err
+    assert "posttrain[trackers]" in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head", "model.embed_tokens"])
+def test_an_adapter_that_sampler_and_trainer_would_not_share_is_refused(target: str, tmp_path: Path) -> None:
+    model = {"path": "tiny:llama", "compute_dtype": "float32", "lora": {"rank": 2, "targets": ["q_proj", target]}}
+    config = write_toml(tmp_path / "run.toml", small_settings(tmp_path, model=model))
+    ended = command_line(["train", config, "--run", tmp_path / "run"], tmp_path / "log")
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: model.lora.targets = '{target}'")
+    assert "q_proj" in ended.err
+    assert not (tmp_path / "run").exists()

@@ -51,7 +51,7 @@ def attach_lora(
 ) -> LoraPolicy:
     """Put adapters into ``model`` and freeze everything else; a fresh adapter changes no output.
 
-    ``targets`` are names of linear layers (``q_proj``...), or all of them except the head; in mixture-of-experts
+    ``targets`` are names of linear layers (``q_proj``...), never the embedding or the head, or all of them; in mixture-of-experts
     models that peft knows, stacked experts and router count among them. The same seed gives the same adapters, and
     the global random state is left as it was. Raises InputError for unknown targets, and for dropout, with which the
     trainer would be another policy than the sampler.
@@ -62,6 +62,8 @@ def attach_lora(
         raise InputError(
             "model.lora.dropout", dropout, "with dropout the trainer is another policy than the sampler", "Set it to 0."
         )
+    if not isinstance(targets, str):
+        _check_targets(model, targets)
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,  # pyright: ignore[reportArgumentType] # peft's own formula takes any number
@@ -84,6 +86,21 @@ def attach_lora(
             f"Use all-linear, or some of {', '.join(linear_names(model))}.",
         ) from error
     return LoraPolicy(model, wrapped)
+
+
+def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
+    """Refuse embedding and head: both read their weights directly, so an adapter would reach one policy alone."""
+    module: Any = model
+    outer = {id(module.get_input_embeddings()), id(module.get_output_embeddings())}
+    names = [f".{name}" for name, m in module.named_modules() if id(m) in outer]
+    for target in targets:
+        if any(name.endswith(f".{target}") for name in names):
+            raise InputError(
+                "model.lora.targets",
+                target,
+                "embedding and head cannot carry an adapter",
+                f"Use all-linear, or some of {', '.join(linear_names(model))}.",
+            )
 
 
 def linear_names(model: PreTrainedModel) -> list[str]:

@@ -31,7 +31,7 @@ from posttrain.rundir.engine import EngineSampler
 from posttrain.rundir.files import write_json
 from posttrain.rundir.info import ExecutionPlan, RunInfo, machine_info, package_versions
 from posttrain.rundir.metrics import MetricsWriter
-from posttrain.rundir.trackers import TrackerContext, open_trackers
+from posttrain.rundir.trackers import TrackerContext, check_trackers, open_trackers
 from posttrain.schedule.machine import Schedule
 from posttrain.schedule.state import SchedulePlan, Snapshot
 from posttrain.settings import Settings
@@ -48,6 +48,7 @@ def train(settings: Settings, path: Path) -> int:
     Raises InputError before anything is written if settings, tasks or model cannot be used.
     """
     console = Console(highlight=False)
+    check_trackers(settings.rundir.trackers)
     preparation = prepare(settings)
     _say(console, preparation)
     check_held_out(preparation)

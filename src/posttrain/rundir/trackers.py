@@ -7,6 +7,7 @@ error; one that fails in mid-run is switched off with a warning, and the run goe
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -213,6 +214,13 @@ class Trackers:
                 )
 
 
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise InputError if the package of a tracker is not installed: known before a run directory is made."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise _not_installed(name, f"there is no package {name}")
+
+
 def open_trackers(names: Sequence[str], context: TrackerContext, warn: Callable[[str], None]) -> Trackers:
     """Start the named trackers.
 
@@ -261,9 +269,9 @@ def _import(module: str, tracker: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError(
-            "rundir.trackers",
-            tracker,
-            f"its package cannot be imported ({_one_line(error)})",
-            "Install it with: pip install 'posttrain[trackers]'.",
-        ) from error
+        raise _not_installed(tracker, _one_line(error)) from error
+
+
+def _not_installed(tracker: str, why: str) -> InputError:
+    fix = "Install it with: pip install 'posttrain[trackers]'."
+    return InputError("rundir.trackers", tracker, f"its package cannot be imported ({why})", fix)

@@ -59,13 +59,15 @@ class RunSettings(Section):
 class LoraSettings(Section):
     """``[model.lora]``: train low-rank adapters instead of all weights. Absent: full fine-tuning."""
 
-    rank: int = setting(32, "Rank of the adapters.", reason="RL carries few bits per sample; small ranks suffice", ge=1)
+    rank: int = setting(
+        32, "Rank of the adapters.", reason="RL carries few bits per sample; small ranks suffice", ge=1, le=8192
+    )
     alpha: float = setting(
         32.0, "Scale of the adapters (scale = alpha / rank).", reason="a scale of 1 at the default rank", gt=0.0
     )
     dropout: float = setting(
         0.0,
-        "Dropout inside the adapters.",
+        "Dropout inside the adapters. Training accepts 0 only.",
         reason="with dropout the trainer is another policy than the sampler",
         ge=0.0,
         lt=1.0,

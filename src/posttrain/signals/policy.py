@@ -42,7 +42,7 @@ SIGNALS: tuple[Signal, ...] = (
         "policy/updates",
         Layer.POLICY,
         "optimizer steps",
-        "Optimizer steps taken on this batch.",
+        "Optimizer steps taken on this batch; one whose gradient is exactly 0 changes nothing and is not taken.",
         Reduction.SUM,
     ),
     Signal(
