@@ -26,6 +26,7 @@ def offline_environment(threads: int) -> dict[str, str]:
     return {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
+        "GOMP_SPINCOUNT": "1000",
         "MKL_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",

@@ -199,6 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; ``arguments`` without the program's name."""
+    # Read once, when torch loads its threads: with the default of a long busy wait, any other load on the machine
+    # makes small parallel regions several times slower.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
         result: object = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
