@@ -76,11 +76,11 @@ def test_bytes_per_copy() -> None:
         )
     )
     assert {i.name: i.bytes for i in items} == {
-        "trainer weights": 4000,
+        "trainer weights": 2000,
+        "master weights": 4000,
         "gradients": 4000,
         "optimizer": 8000,
         "engine weights": 2200,
-        "cast for training": 2000,
         "reference weights": 2000,
         "keys and values": 77,
     }
@@ -96,7 +96,7 @@ def test_adapters_have_small_gradients_and_shared_weights_cost_nothing() -> None
     assert items["optimizer"].bytes == 80
     assert items["engine weights"].bytes == 0
     assert items["engine weights"].shared_with == "trainer weights"
-    assert "cast for training" not in items
+    assert items["master weights"].shared_with == "trainer weights"
 
 
 def test_the_table_fits_80_columns_and_adds_up() -> None:

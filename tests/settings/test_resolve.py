@@ -77,11 +77,11 @@ def test_a_missing_gpu_is_refused() -> None:
 
 def test_memory_of_model_copies() -> None:
     count = SMOLLM.parameters
-    assert resident_bytes(settings(), CPU_PLAN, SMOLLM) == count * (4 + 4 + 8 + 2)
-    assert resident_bytes(settings(), MachinePlan("cpu", 2, "float32"), SMOLLM) == count * 16
-    assert resident_bytes(settings("--policy.anchor.weight=0.1"), CPU_PLAN, SMOLLM) == count * (4 + 4 + 8 + 2 + 2)
+    assert resident_bytes(settings(), CPU_PLAN, SMOLLM) == count * (2 + 4 + 4 + 8 + 2)
+    assert resident_bytes(settings(), MachinePlan("cpu", 2, "float32"), SMOLLM) == count * 20
+    assert resident_bytes(settings("--policy.anchor.weight=0.1"), CPU_PLAN, SMOLLM) == count * (2 + 4 + 4 + 8 + 2 + 2)
     lora = settings("--model.lora.rank=8", "--policy.anchor.weight=0.1")
-    assert resident_bytes(lora, CPU_PLAN, SMOLLM, 1000) == count * (4 + 2) + 1000 * 12
+    assert resident_bytes(lora, CPU_PLAN, SMOLLM, 1000) == count * (2 + 2) + 1000 * 16
 
 
 def test_sizes_of_the_packaged_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -194,6 +195,9 @@ def algorithms(row: Annotated[str | None, Parameter(help="Name of an algorithm."
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the ``posttrain`` command; exits the process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no sparkline must not end a run
     sys.exit(run_command(arguments))
 
 
@@ -221,7 +225,9 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         if error.name in TRAINING_PACKAGES:
             return _fail(f"{error.name} is not installed. Install it: pip install 'posttrain[train]'", EXIT_INPUT)
         return _internal()
-    except SystemExit:
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # rich's way to end, with a code that means a finding here
+            return 0
         raise
     except BaseException:  # a panic inside a Rust extension is no Exception, and would end with 1: a finding
         return _internal()

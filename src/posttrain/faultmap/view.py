@@ -51,8 +51,10 @@ def print_view(
     """Print a run: its last metrics and their course, evaluation, and ``limit`` trajectories of one step.
 
     ``step`` defaults to the newest one with trajectories; ``show`` says which. Raises InputError if ``run`` is
-    no run directory or has no trajectories of ``step``.
+    no run directory or has no trajectories of ``step``, and for a ``limit`` below 1.
     """
+    if limit < 1:
+        raise InputError("--limit", limit, "shows nothing", "Give 1 or more.")
     screen = console or Console(highlight=False)
     loaded = load_run(run)
     steps = list(loaded.trajectory_files)

@@ -51,10 +51,10 @@ def attach_lora(
 ) -> LoraPolicy:
     """Put adapters into ``model`` and freeze everything else; a fresh adapter changes no output.
 
-    ``targets`` are names of linear layers (``q_proj``...), never the embedding or the head, or all of them; in mixture-of-experts
-    models that peft knows, stacked experts and router count among them. The same seed gives the same adapters, and
-    the global random state is left as it was. Raises InputError for unknown targets, and for dropout, with which the
-    trainer would be another policy than the sampler.
+    ``targets`` are names of linear layers (``q_proj``...), never the embedding or the head, or all of them; in
+    mixture-of-experts models that peft knows, stacked experts and router count among them. The same seed gives the
+    same adapters, and the global random state is left as it was. Raises InputError for unknown targets, and for
+    dropout, with which the trainer would be another policy than the sampler.
     """
     from peft import LoraConfig, get_peft_model
 

@@ -49,10 +49,12 @@ def account(copies: ModelCopies) -> tuple[MemoryItem, ...]:
         _width("model.compute_dtype", copies.compute_dtype),
     )
     frozen = copies.parameters - copies.trainable
-    cast = copies.compute_dtype != copies.master_dtype
     trained = f"{_millions(copies.trainable)} of {_millions(copies.parameters)}" if frozen else "all"
     items = [
-        MemoryItem("trainer weights", copies.parameters * master, "", f"{copies.master_dtype}, {trained} trained"),
+        MemoryItem("trainer weights", copies.parameters * compute, "", f"{copies.compute_dtype}, {trained} trained"),
+        MemoryItem("master weights", copies.trainable * master, "", f"{copies.master_dtype}, what the optimizer moves")
+        if copies.compute_dtype != copies.master_dtype
+        else MemoryItem("master weights", 0, "trainer weights", copies.master_dtype),
         MemoryItem("gradients", copies.trainable * master, "", copies.master_dtype),
         MemoryItem(
             "optimizer", copies.trainable * _ADAM_MOMENTS * master, "", f"two AdamW moments, {copies.master_dtype}"
@@ -66,10 +68,6 @@ def account(copies: ModelCopies) -> tuple[MemoryItem, ...]:
         items.append(MemoryItem("engine weights", held * compute, "", note))
     else:
         items.append(MemoryItem("engine weights", 0, "trainer weights", "no copy"))
-    if cast:
-        items.append(
-            MemoryItem("cast for training", copies.parameters * compute, "", f"{copies.compute_dtype}, during a step")
-        )
     if copies.reference:
         items.append(
             MemoryItem("reference weights", copies.parameters * compute, "", f"{copies.compute_dtype}, frozen")

@@ -24,6 +24,10 @@ Pair = tuple[TaskResult, TaskResult]
 """The same task before and after training."""
 
 
+FEWEST_CLUSTERS = 5
+"""Below it a bootstrap over clusters has too few distinct resamples for an interval to mean anything."""
+
+
 class VerdictKind(StrEnum):
     """What the gain says about training."""
 
@@ -170,7 +174,8 @@ def sharpened_or_extended(pairs: Sequence[Pair], *, k: int = 16, seed: int = 0) 
         _bin(low, high, [p for p, w in zip(pairs, where, strict=True) if w == i], float(gains.sum()))
         for i, (low, high) in enumerate(pairwise(edges))
     )
-    kind = _kind(gain, bins[0])
+    clusters = len({before.cluster for before, _ in pairs})
+    kind = _kind(gain, bins[0]) if clusters >= FEWEST_CLUSTERS else VerdictKind.NO_CHANGE
     trained_k = min(k, *(after.attempts for _, after in pairs))
     within = (
         float(np.mean([before.pass_at(trained_k) for before, _ in pairs])),

@@ -67,10 +67,11 @@ class Loop:
         started = time.perf_counter()
         bench, step, before = self.bench, self.step + 1, self.bench.engine.stats()
         broken = measure.grader_events(bench.environments)
+        evicted = self._evict()
         sampled, refills = self._collect()
         engine = bench.engine.stats()
         selected = self._select(sampled, step)
-        values = self._sampling_values(sampled, refills)
+        values = self._sampling_values(sampled, refills) | {"schedule/evicted": float(evicted)}
         values |= {n: v - broken[n] for n, v in measure.grader_events(bench.environments).items()}
         values |= measure.engine_signals(before, engine, self.clock.seconds["rollout"])
         try:
@@ -88,9 +89,17 @@ class Loop:
             if every and step % every == 0:
                 self._write_trajectories(step, sampled)
         values |= self.schedule.counts.signals() | self.clock.signals()
-        values |= {"time/step": time.perf_counter() - started, "run/peak_memory": measure.peak_memory_bytes()}
+        values |= {"time/step": time.perf_counter() - started} | measure.memory_signals()
+        values |= {"run/tracker_failures": float(len(self.trackers.failures))}
         self._record("train", values)
         self._show(values)
+
+    def _evict(self) -> int:
+        """Discard groups that have grown too old for the batch that starts now; how many."""
+        stale = self.schedule.evict(self.bench.trainer.version)
+        for entry in stale:
+            self.journal.discarded(entry.group_id, entry.reason, self.step + 1)
+        return len(stale)
 
     def _collect(self) -> tuple[list[Group], int]:
         """Sample and grade one batch of groups, replacing filtered ones up to the cap. All groups, and the refills."""

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from posttrain.environment.grading import GradedTasks
 from posttrain.orchestration.batch import Batch, mean_entropy, mismatch
 from posttrain.policy.update import UpdateResult
 from posttrain.rollout.protocol import EngineStats
+from posttrain.rundir.engine import DeviceUse
 from posttrain.trajectory import FinishReason, GradeStatus, Group, Trajectory
 
 _CUT = (FinishReason.LENGTH, FinishReason.CONTEXT, FinishReason.BUDGET)
@@ -170,6 +172,7 @@ def update_signals(batch: Batch, result: UpdateResult, training_seconds: float, 
         "policy/learning_rate": result.steps[-1].learning_rate,
         "policy/updates": float(sum(norm > 0 for norm in norms)),
         "policy/trained_tokens": float(result.trained_tokens),
+        "policy/overlong_filtered": float((batch.table.trained_tokens == 0).sum()),
         "policy/trained_sequences": float((batch.table.trained_tokens > 0).sum()),
         "train/tokens_per_second": result.packed_tokens / max(training_seconds, 1e-9),
         "train/computed_tokens": float(result.packed_tokens),
@@ -177,7 +180,15 @@ def update_signals(batch: Batch, result: UpdateResult, training_seconds: float, 
     }
 
 
-def peak_memory_bytes() -> float:
-    """Largest resident memory of this process so far, in bytes."""
+def memory_signals() -> dict[str, float]:
+    """Largest resident memory of this process so far, and of the GPU if there is one, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return float(peak if sys.platform == "darwin" else peak * 1024)
+    values = {"run/peak_memory": float(peak if sys.platform == "darwin" else peak * 1024)}
+    if torch.cuda.is_available():
+        values["run/peak_device_memory"] = float(torch.cuda.max_memory_allocated())
+    return values
+
+
+def device_use() -> DeviceUse:
+    """Memory allocated on the GPU now."""
+    return DeviceUse(int(torch.cuda.memory_allocated()))

@@ -187,14 +187,16 @@ def render(state: _State, now: float, seconds_left: float | None, width: int) ->
     table = Table.grid(padding=(0, 1), expand=False)
     table.add_column(width=9, style="dim", no_wrap=True)
     table.add_column(width=inner - 10, no_wrap=True, overflow="ellipsis")
-    bar = ProgressBar(total=max(1, state.total_steps), completed=state.step, width=min(30, inner - 30))
+    bar = ProgressBar(total=max(1, state.total_steps), completed=state.step, width=max(4, min(30, inner - 30)))
     head = Table.grid(padding=(0, 2))
     head.add_row(Text(f"{state.step}/{state.total_steps}", style="bold"), bar, Text(_phase(state, now), style="cyan"))
     table.add_row("step", head)
     last = state.last
     if last is not None:
         reward = "none graded" if last.reward is None else f"{last.reward:.3f}"
-        table.add_row("reward", Text.assemble((f"{reward}  ", "bold"), (sparkline(state.rewards, inner - 20), "green")))
+        table.add_row(
+            "reward", Text.assemble((f"{reward}  ", "bold"), (sparkline(state.rewards, max(4, inner - 20)), "green"))
+        )
     for environment, points in state.evaluations.items():
         table.add_row("held-out", _held_out(environment, points))
     if last is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,12 +24,13 @@ from posttrain.orchestration.identity import IdentityFacts, policy_identity
 from posttrain.orchestration.interrupt import Interrupt
 from posttrain.orchestration.journal import Journal
 from posttrain.orchestration.loop import Loop
+from posttrain.orchestration.measure import device_use
 from posttrain.orchestration.progress import Progress
 from posttrain.orchestration.workbench import Preparation, Workbench, build, check_held_out, prepare
 from posttrain.rundir.checkpoints import LatestGood, latest_good, remove_leftovers
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.engine import EngineSampler
-from posttrain.rundir.files import write_json
+from posttrain.rundir.files import check_output, write_json
 from posttrain.rundir.info import ExecutionPlan, RunInfo, machine_info, package_versions
 from posttrain.rundir.metrics import MetricsWriter
 from posttrain.rundir.trackers import TrackerContext, check_trackers, open_trackers
@@ -42,12 +44,20 @@ from posttrain.settings.rules import check_settings
 OK, INTERRUPTED = 0, 130
 
 
+class _LastingConsole(Console):
+    """Falls silent when the reader of its output has left; rich would end the process, and the run with it."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def train(settings: Settings, path: Path) -> int:
     """Train from the beginning into a new run directory. Returns the exit code.
 
     Raises InputError before anything is written if settings, tasks or model cannot be used.
     """
-    console = Console(highlight=False)
+    console = _LastingConsole(highlight=False)
     check_trackers(settings.rundir.trackers)
     preparation = prepare(settings)
     _say(console, preparation)
@@ -62,7 +72,7 @@ def train(settings: Settings, path: Path) -> int:
 
 def resume(path: Path) -> int:
     """Continue a run from its last complete checkpoint. Returns the exit code."""
-    console = Console(highlight=False)
+    console = _LastingConsole(highlight=False)
     run = RunDirectory.open(path)
     resolved = Resolved.from_mapping(run.info().settings.get("resolved", {}))
     check_settings(resolved.settings)
@@ -76,7 +86,9 @@ def resume(path: Path) -> int:
 
 def evaluate(settings: Settings, out: Path | None) -> int:
     """Evaluate a model on the held-out tasks of ``settings``; print a table and write JSON to ``out``."""
-    console = Console(highlight=False)
+    console = _LastingConsole(highlight=False)
+    if out is not None:
+        check_output("--out", out)
     preparation = prepare(settings)
     check_held_out(preparation)
     bench = build(preparation)
@@ -88,6 +100,7 @@ def evaluate(settings: Settings, out: Path | None) -> int:
     for name, summary in results.items():
         console.print(f"{name}: {_one_line(summary)}")
     if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, {name: summary.to_json() for name, summary in results.items()})
         console.print(f"written to {out}")
     return OK
@@ -218,6 +231,7 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGo
                     bench.engine.stats,
                     trained_tokens=lambda: loop.trained_tokens,
                     phase=lambda: loop.clock.phase,
+                    device=device_use if bench.trainer.device.type == "cuda" else None,
                 )
             )
             with progress, Interrupt(progress.stopping) as interrupt:

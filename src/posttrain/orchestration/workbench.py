@@ -54,7 +54,7 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
-    """The parts of a run. ``trainer`` and ``reference`` are absent when only evaluating."""
+    """The parts of a run. ``reference`` is absent where nothing is anchored."""
 
     preparation: Preparation
     environments: Mapping[str, GradedTasks]
@@ -142,7 +142,6 @@ def build(preparation: Preparation) -> Workbench:
     settings, sizes, machine = preparation.settings, preparation.resolved.sizes, preparation.resolved.machine
     register_attention()
     dtype = getattr(torch, machine.compute_dtype)
-    # Full fine-tuning from fp32 masters would lose what a bf16 load rounds away only if the file holds fp32.
     loaded = load_policy(
         settings.model.path,
         dtype,

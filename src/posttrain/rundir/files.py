@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from posttrain.errors import PosttrainError
+from posttrain.errors import InputError, PosttrainError
 
 
 class DamagedFileError(PosttrainError, ValueError):
@@ -26,8 +27,12 @@ class DamagedFileError(PosttrainError, ValueError):
 def replace_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` produce a file under a temporary name, flush it to disk and give it its name.
 
-    A reader, or a process killed at any point, sees the old file or the new one, never a part.
+    A reader, or a process killed at any point, sees the old file or the new one, never a part. A link is followed.
+    Raises OSError if something is there that is no file: a device or a pipe would be replaced, not written to.
     """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is not a file", str(path))
     temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
     try:
         write(temporary)
@@ -37,6 +42,18 @@ def replace_atomically(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     flush_directory(path.parent)
+
+
+def check_output(setting: str, path: Path) -> None:
+    """Raise InputError if a file cannot be written at ``path``: before the work whose result it is to hold."""
+    parent = path.absolute().parent
+    while not os.path.lexists(parent):
+        parent = parent.parent
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(setting, str(path), "is there and is not a file", "Give the name of a file.")
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
+        fix = "Give a file in a writable directory."
+        raise InputError(setting, str(path), f"cannot be written: {parent} is no directory one can write to", fix)
 
 
 def flush_directory(path: Path) -> None:

@@ -172,8 +172,11 @@ def _line(row: MetricsRow) -> str:
 def _row(line: bytes) -> MetricsRow:
     record = cast("dict[str, Any]", json.loads(line))
     values = cast("dict[str, float | None]", record["values"])
+    step = int(record["step"])
+    if not 0 <= step < 2**63:
+        raise ValueError(f"no step has the number {step}")
     return MetricsRow(
-        step=int(record["step"]),
+        step=step,
         policy_version=int(record["policy_version"]),
         attempt=int(record["attempt"]),
         time=float(record["time"]),

@@ -193,16 +193,16 @@ def describe(choices: Sequence[Choice]) -> list[str]:
 def resident_bytes(
     settings: Settings, plan: MachinePlan, model: ModelSizes, trainable_parameters: int | None = None
 ) -> int:
-    """Bytes held all through training: weights, gradients, two AdamW moments, engine copy and reference.
+    """Bytes held all through training: trainer, masters, gradients, two AdamW moments, engine copy and reference.
 
-    The engine's cast copy is counted when the compute dtype differs from the masters' or LoRA is merged for it;
-    the reference when something is anchored, except with LoRA, where it is the policy without its adapters.
+    Trainer and engine hold the weights in the compute dtype; masters are a copy of their own where their type differs;
+    the reference is one more copy when something is anchored, except with LoRA, where it is the policy without its
+    adapters.
     """
     master, compute = ELEMENT_BYTES[settings.model.master_dtype], ELEMENT_BYTES[plan.compute_dtype]
-    copied = master != compute or settings.model.lora is not None
-    reference = needs_reference(settings) and settings.model.lora is None
+    copies = 2 + (needs_reference(settings) and settings.model.lora is None)
     trained = model.parameters if trainable_parameters is None else trainable_parameters
-    return model.parameters * (master + compute * (copied + reference)) + trained * (master + 2 * 4)
+    return model.parameters * compute * copies + trained * master * (3 + (master != compute))
 
 
 def activation_bytes_per_token(settings: Settings, plan: MachinePlan, model: ModelSizes) -> int:

@@ -23,7 +23,8 @@ SIGNALS: tuple[Signal, ...] = (
         "train/tokens_per_second",
         Layer.POLICY,
         "tokens/s",
-        "Tokens of the training batch (prompt tokens counted once per sequence) divided by the seconds of training.",
+        "Tokens computed by the trainer (a shared prompt once, rows without a backward pass included) divided by the "
+        "seconds of training.",
         Reduction.LAST,
         aliases=("throughput",),
     ),
