@@ -134,8 +134,23 @@ def test_a_start_from_the_beginning_supersedes_everything(tmp_path: Path) -> Non
     assert [(row.step, row.attempt) for row in read_metrics(path, {1: -1, 2: -1}).rows] == [(0, 2)]
 
 
+HUGE = b'{"step": 1e999, "policy_version": 0, "attempt": 1, "time": 0, "phase": "train", "values": {}}'
+
+
 @pytest.mark.parametrize(
-    "line", [b"null", b"[]", b'{"step": 1}', b"\xff\xfe", b'{"values": 3}', b"[" * 100_000, b'{"step": "x"}']
+    "line",
+    [
+        b"null",
+        b"[]",
+        b'{"step": 1}',
+        b"\xff\xfe",
+        b'{"values": 3}',
+        b"[" * 100_000,
+        b'{"step": "x"}',
+        HUGE,
+        HUGE.replace(b"1e999", b"9" * 30),
+        HUGE.replace(b"1e999", b"-1"),
+    ],
 )
 def test_any_damaged_line_is_named_with_its_number(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "metrics.jsonl"
