@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +39,28 @@ def test_training_goes_on_when_its_reader_leaves_and_help_is_no_finding(tmp_path
         [*COMMAND, "view", str(tmp_path / "run")], timeout=60, capture_output=True, check=False, env=ascii_only
     )
     assert seen.returncode == 0, seen.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x"),
+        sqlite3.OperationalError("database or disk is full"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_one_line_and_no_fault_of_the_program(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("posttrain.faultmap.report.write_report", full)
+    assert run_command(["report", str(tmp_path)]) == 3
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "the disk is full" in line
+    assert "posttrain resume" in line
 
 
 @pytest.mark.parametrize("columns", [1, 10, 20, 24, 40, 200])

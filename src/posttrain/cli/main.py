@@ -234,7 +234,15 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _disk_full(error: BaseException) -> str:
+    return f"the disk is full ({error}). Free some space; a run goes on from its last checkpoint: posttrain resume RUN"
+
+
 def _internal() -> int:
+    error = sys.exception()
+    # SQLite and safetensors have errors of their own for it.
+    if error is not None and re.search("disk is full|No space left on device", str(error)):
+        return _fail(_disk_full(error), EXIT_INTERNAL)
     traceback.print_exc()
     return _fail("this is a fault in posttrain or in something it uses; the trace above says where", EXIT_INTERNAL)
 
