@@ -137,6 +137,17 @@ def test_all_checkpoints_damaged_starts_again_with_the_same_seeds(reference: Pat
     assert_same(run, reference)
 
 
+def test_checkpoints_without_a_journal_are_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    death = Death(f"{LOOP}:sample", call=4)
+    assert command_line(["train", small_config(tmp_path), "--run", run], tmp_path / "log", death).code == -9
+    for file in run.glob("journal.sqlite*"):
+        file.unlink()
+    ended = command_line(["resume", run], tmp_path / "log")
+    assert ended.code == 2
+    assert "journal.sqlite is missing" in " ".join(ended.err.split())
+
+
 def test_a_finished_run_is_left_as_it_is(reference: Path, tmp_path: Path) -> None:
     files = {p: p.stat().st_mtime_ns for p in reference.rglob("*") if p.is_file()}
     ended = command_line(["resume", reference], tmp_path)

@@ -27,7 +27,7 @@ from posttrain.orchestration.loop import Loop
 from posttrain.orchestration.measure import device_use
 from posttrain.orchestration.progress import Progress
 from posttrain.orchestration.workbench import Preparation, Workbench, build, check_held_out, prepare
-from posttrain.rundir.checkpoints import LatestGood, latest_good, remove_leftovers
+from posttrain.rundir.checkpoints import LatestGood, latest_good, list_checkpoints, remove_leftovers
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.engine import EngineSampler
 from posttrain.rundir.files import check_output, write_json
@@ -76,6 +76,9 @@ def resume(path: Path) -> int:
     run = RunDirectory.open(path)
     resolved = Resolved.from_mapping(run.info().settings.get("resolved", {}))
     check_settings(resolved.settings)
+    if list_checkpoints(run.checkpoints_path) and not run.journal_path.is_file():
+        problem = f"{run.journal_path.name} is missing, so nobody knows which groups its checkpoints have consumed"
+        raise InputError("run", str(path), problem, "Restore the file, or start a new run.")
     if run.evaluation_summary_path.exists() and (run.model_path / "config.json").is_file():
         console.print(f"{path} is finished: {resolved.settings.run.steps} steps, model in {run.model_path}")
         return OK
