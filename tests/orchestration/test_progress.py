@@ -27,7 +27,9 @@ def _summary(step: int, **changes: float | None) -> StepSummary:
 
 def _console(terminal: bool, width: int = 80) -> tuple[Console, io.StringIO]:
     stream = io.StringIO()
-    return Console(file=stream, force_terminal=terminal, width=width, color_system=None), stream
+    # A dumb terminal has a width of its own in rich, whatever it is told.
+    environment = {"TERM": "xterm"}
+    return Console(file=stream, force_terminal=terminal, width=width, color_system=None, _environ=environment), stream
 
 
 def test_without_a_terminal_there_is_one_plain_line_per_step() -> None:

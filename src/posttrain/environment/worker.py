@@ -103,7 +103,7 @@ class CallProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         self._log.truncate(0)
         process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("worker_main.py"))],
+            [sys.executable, "-B", "-P", str(Path(__file__).with_name("worker_main.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
