@@ -6,6 +6,7 @@ its ``capabilities`` do not promise.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,24 +69,24 @@ def logprobs_of(completion: Completion) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
 
-class EngineSuite:
+class EngineSuite(ABC):
     """See the module. ``tolerance`` is in nats between a sampled token's log-prob and its score."""
 
     tolerance = 1e-4
     vocabulary = 102
     exact_batching = True
 
+    @abstractmethod
     def make(self, limits: Limits) -> Engine:
         """A fresh engine with the weights of ``weights(0)``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def weights(self, version: int) -> WeightSet:
         """Complete weights of a version; different versions hold different values."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bytes_per_token(self) -> int:
         """KV bytes of one token of one request."""
-        raise NotImplementedError
 
     @pytest.fixture
     def engine(self) -> Any:

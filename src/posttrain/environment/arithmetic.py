@@ -107,7 +107,7 @@ def arithmetic_environment(
     only. ``low`` and ``high`` replace the operand range of a single family. Grading ``last_integer``
     takes the last number of the reply, ``first_integer`` the first, ``exact`` only a bare number.
 
-    Raises InputError on an unknown family or grading, an empty range, a prompt without its placeholder,
+    Raises InputError on an unknown family or grading, an empty range, a prompt without {question},
     or more held-out pairs than leave anything to train.
     """
     chosen = _choose_families(name, families, low, high)
