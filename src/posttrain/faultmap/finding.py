@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
+from posttrain.signals.severity import Severity
 
-class Severity(IntEnum):
-    """``info`` is worth knowing, ``warn`` worth acting on, ``critical`` means the run is losing or lost."""
-
-    INFO = 1
-    WARN = 2
-    CRITICAL = 3
-
-    def __str__(self) -> str:
-        return self.name.lower()
+__all__ = ["Candidate", "Finding", "Observation", "Severity", "Verdict"]
 
 
 class Verdict(StrEnum):
