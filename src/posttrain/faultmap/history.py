@@ -19,7 +19,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
-    """One signal over a run. ``steps`` (int64, [n]) strictly ascend; ``values`` (float64, [n]) are in the signal's unit.
+    """One signal over a run. ``steps`` (int64, [n]) ascend strictly; ``values`` (float64, [n]) in the signal's unit.
 
     A value that was logged but is not finite stays NaN or infinite; a step at which nothing was logged is absent.
     """
