@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,20 @@ def plain_logprobs(folder: Path, trajectory: Trajectory) -> np.ndarray:
     with torch.no_grad():
         scores = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
     return scores.numpy()[trajectory.model_mask[1:]]
+
+
+def stored_anchor_kl(trajectories: Sequence[Trajectory]) -> float:
+    """k3 over the trained tokens, from what the run wrote of them."""
+    found: list[np.ndarray] = []
+    for trajectory in trajectories:
+        columns = trajectory.columns
+        assert columns.reference_logprob is not None
+        assert columns.trainer_logprob is not None
+        assert columns.loss_mask is not None
+        x = columns.trainer_logprob.astype(np.float64) - columns.reference_logprob
+        found.append(x[columns.loss_mask])
+    x = np.concatenate(found)
+    return float(np.mean(np.exp(-x) - 1 + x))
 
 
 LORA = {"rank": 4, "alpha": 16.0}
@@ -105,8 +120,9 @@ def test_it_trains_and_the_exported_model_is_the_policy_that_was_evaluated(name:
     info = run.info
     assert isinstance(info, RunInfo)
     if "anchor" in name:
-        trajectory = run.trajectories(2)[0].trajectory
-        assert trajectory.columns.reference_logprob is not None
+        stored = [s.trajectory for s in run.trajectories(2)]
+        assert values[1]["policy/anchor_kl"] == pytest.approx(stored_anchor_kl(stored), rel=1e-3)
+        assert values[1]["policy/anchor_kl"] > 1e-5
 
 
 def test_dynamic_sampling_refills_up_to_its_cap_and_books_every_group(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from policies import largest_gap, make_groups, make_model, make_trainer
 
 from posttrain.policy.rows import RowTable, train_sequences
+from posttrain.policy.statistics import Total
 from posttrain.policy.trainer import StepResult, Trainer
 from posttrain.policy.update import UpdatePlan, UpdateResult, plan_blocks, update_policy
 from posttrain.settings.algorithms import algorithm_row
@@ -198,3 +199,23 @@ def test_a_row_without_sampled_tokens_is_refused() -> None:
     rows[3].segments.pop()
     with pytest.raises(RecordError, match="g0/3 has no sampled token"):
         RowTable.of(rows, np.ones(16, bool), [0.0] * 16)
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+@pytest.mark.parametrize("denominator", ["proximal", "sampler"])
+def test_statistics_are_of_every_trained_token_whether_or_not_it_gets_a_backward_pass(
+    denominator: str, updates: int
+) -> None:
+    spec = algorithm_row("grpo").spec
+    spec = spec.model_copy(update={"ratio": spec.ratio.model_copy(update={"denominator": denominator})})
+    keep = np.array([i not in (3, 9) for i in range(16)])
+    found = []
+    for skip in (True, False):
+        trainer = make_trainer(rate=2e-2)
+        result, table = run(trainer, UpdatePlan(updates, 40, 1600, skip), spec=spec, in_loss=keep)
+        assert result.statistics.totals[Total.TOKENS] == result.trained_tokens == table.loss_mask.sum()
+        assert result.statistics.totals[Total.ENTROPY_TOKENS] == result.trained_tokens
+        found.append(result.statistics.finalize(result.trained_tokens, updates))
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-6)
+    moved = found[0]["policy/approx_kl"]
+    assert moved > 1e-4 if (denominator, updates) != ("proximal", 1) else moved < 1e-8

@@ -19,18 +19,22 @@ from posttrain.policy.group_statistics import GroupStatistics, group_statistics
 from posttrain.policy.overlong import overlong_masks, soft_overlong_penalty
 from posttrain.policy.rows import RowTable, train_sequences
 from posttrain.policy.update import plan_blocks
-from posttrain.settings.objective import ObjectiveSpec
+from posttrain.settings.objective import Anchor, ObjectiveSpec
 from posttrain.trajectory import FinishReason, Group, TokenColumns, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of one batch: only members with a reward. ``rewards`` float64 (S,) as graded."""
+    """The rows of one batch: only members with a reward.
+
+    ``rewards`` float64 (S,) as graded; ``anchor_weights`` float64 (S,), wherever the anchor sits.
+    """
 
     rows: Sequence[Trajectory]
     table: RowTable
     sequences: Sequence[TrainSequence]
     rewards: npt.NDArray[np.float64]
+    anchor_weights: npt.NDArray[np.float64]
     advantages: Advantages
     statistics: GroupStatistics
 
@@ -55,14 +59,14 @@ def build_batch(bench: Workbench, groups: Sequence[Group]) -> Batch:
     rows = [t for group in groups for t in group.gradable]
     finish = [t.finish_reason or FinishReason.FAILED for t in rows]
     in_loss, in_baseline = overlong_masks(finish, spec.overlong)
-    weights = [bench.anchors[t.task.environment] for t in rows]
+    weights = np.array([bench.anchors[t.task.environment] for t in rows], np.float64)
     in_reward = spec.anchor.place == "reward"
-    table = RowTable.of(rows, in_loss, [0.0] * len(rows) if in_reward else weights)
+    table = RowTable.of(rows, in_loss, [0.0] * len(rows) if in_reward else weights.tolist())
     sequences = train_sequences(rows)
     rewards = np.array([t.reward for t in rows], np.float64)
     lengths = np.array([t.num_model_tokens for t in rows], np.int64)
     shaped = rewards + soft_overlong_penalty(lengths, sizes.max_new_tokens, spec.overlong)
-    if any(weights):
+    if weights.any():
         assert bench.reference is not None
         plan = plan_blocks(bench.trainer, sequences, bench.plan)
         bench.reference.score(plan, table)
@@ -76,12 +80,12 @@ def build_batch(bench: Workbench, groups: Sequence[Group]) -> Batch:
                 len(rows),
                 spec.anchor,
             )
-            shaped = shaped - np.array(weights) * penalty
+            shaped = shaped - weights * penalty
     advantages = sequence_advantages(shaped, [t.group_id for t in rows], spec.advantage, in_baseline)
     table.set_advantages(advantages.values)
     thresholds = np.array([bench.environments[t.task.environment].success_threshold for t in rows])
     statistics = group_statistics(rewards, rewards >= thresholds, table.trained_tokens, advantages)
-    return Batch(rows, table, sequences, rewards, advantages, statistics)
+    return Batch(rows, table, sequences, rewards, weights, advantages, statistics)
 
 
 def write_columns(batch: Batch) -> None:
@@ -108,6 +112,26 @@ def mismatch(batch: Batch) -> dict[str, float]:
 
 
 def mean_entropy(batch: Batch) -> float | None:
-    """Mean entropy of every scored position before the first update, in nats; ``None`` where it was not measured."""
-    known = batch.table.entropy[np.isfinite(batch.table.entropy)]
+    """Mean entropy over the trained tokens before the first update, in nats; ``None`` where it was not measured."""
+    known = batch.table.entropy[batch.table.loss_mask & np.isfinite(batch.table.entropy)]
     return float(known.mean(dtype=np.float64)) if known.size else None
+
+
+def anchor_kl(batch: Batch) -> float | None:
+    """Mean k3 estimate of KL(policy || reference) over the trained tokens of anchored rows, before the first update.
+
+    In nats per token; ``None`` without such a token. For an anchor in the reward, which the objective does not see.
+    """
+    table, anchored = batch.table, batch.anchor_weights != 0
+    tokens = int(table.trained_tokens[anchored].sum())
+    if not tokens:
+        return None
+    of_rows = reward_penalty(
+        table.trainer_logprob,
+        table.reference_logprob,
+        table.loss_mask & anchored[table.row_of_token],
+        table.row_of_token,
+        len(table),
+        Anchor(estimator="k3"),
+    )
+    return float(of_rows.sum()) / tokens

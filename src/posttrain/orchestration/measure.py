@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from posttrain.environment.grading import GradedTasks
-from posttrain.orchestration.batch import Batch, mean_entropy, mismatch
+from posttrain.orchestration.batch import Batch, anchor_kl, mean_entropy, mismatch
 from posttrain.policy.update import UpdateResult
 from posttrain.rollout.protocol import EngineStats
 from posttrain.rundir.engine import DeviceUse
@@ -165,6 +165,8 @@ def update_signals(batch: Batch, result: UpdateResult, training_seconds: float, 
     entropy = mean_entropy(batch)
     if entropy is not None:
         values["policy/entropy"] = entropy
+    if "policy/anchor_kl" not in values and (kl := anchor_kl(batch)) is not None:
+        values["policy/anchor_kl"] = kl
     norms = [s.grad_norm for s in result.steps]
     return values | {
         "policy/grad_norm": float(np.mean(norms)),

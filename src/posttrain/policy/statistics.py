@@ -1,8 +1,7 @@
 """What the objective saw, as partial sums that add over micro-batches and ranks.
 
-Names are those of the signal registry. Shares of *trained* tokens are divided by the step's own count, so they do not
-change when sequences with advantage 0 are skipped; means over *scored* tokens are over the tokens the objective was
-given.
+Names are those of the signal registry; all are of the trained tokens. Those of rows without a backward pass belong to
+them: whether rows with advantage 0 are skipped or computed changes no value.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LOG_RATIO_LIMIT = 300.0
 class Total(IntEnum):
     """Sums over tokens; the position in ``ObjectiveStatistics.totals``."""
 
-    SCORED = 0
+    TOKENS = 0
     LOSS = 1
     CLIP_LOW = 2
     CLIP_HIGH = 3
@@ -47,7 +46,7 @@ class ObjectiveStatistics:
     :meth:`finalize`.
 
     ``totals`` float64 (16,) in the order of :class:`Total`; ``log_ratio_max`` and ``log_ratio_min`` float64 scalars,
-    -inf and +inf where nothing was scored.
+    -inf and +inf where no token was trained.
     """
 
     totals: torch.Tensor
@@ -71,10 +70,11 @@ class ObjectiveStatistics:
         """Values by signal name.
 
         ``trained_tokens``: ``StepTotals.tokens``, summed over the optimizer steps merged here; ``steps``: how many
-        those are (the loss is their mean). Quantities nobody measured are absent, not 0.
+        those are (the loss is their mean). Quantities nobody measured are absent, not 0. Shares of what has a gradient
+        are divided by ``trained_tokens``, means by the tokens the objective was given; in an update both are one.
         """
         total = dict(zip(Total, self.totals.tolist(), strict=True))
-        scored, trained = total[Total.SCORED], float(max(trained_tokens, 1))
+        tokens, trained = total[Total.TOKENS], float(max(trained_tokens, 1))
         values = {
             "policy/loss": total[Total.LOSS] / max(steps, 1),
             "policy/clip_fraction_low": total[Total.CLIP_LOW] / trained,
@@ -82,16 +82,16 @@ class ObjectiveStatistics:
             "policy/clip_fraction_dual": total[Total.CLIP_DUAL] / trained,
             "policy/gradient_token_share": total[Total.WITH_GRADIENT] / trained,
         }
-        if scored:
+        if tokens:
             values |= {
-                "policy/out_of_bounds_share": total[Total.OUT_OF_BOUNDS] / scored,
-                "policy/ratio_clamped_share": total[Total.CLAMPED] / scored,
-                "policy/ratio_mean": total[Total.RATIO] / scored,
+                "policy/out_of_bounds_share": total[Total.OUT_OF_BOUNDS] / tokens,
+                "policy/ratio_clamped_share": total[Total.CLAMPED] / tokens,
+                "policy/ratio_mean": total[Total.RATIO] / tokens,
                 "policy/ratio_max": float(self.log_ratio_max.exp()),
                 "policy/ratio_min": float(self.log_ratio_min.exp()),
-                "policy/ratio_ess": total[Total.RATIO] ** 2 / max(scored * total[Total.RATIO_SQUARED], 1e-300),
-                "policy/approx_kl": total[Total.KL] / scored,
-                "policy/sampled_entropy": total[Total.NEGATIVE_LOGPROB] / scored,
+                "policy/ratio_ess": total[Total.RATIO] ** 2 / max(tokens * total[Total.RATIO_SQUARED], 1e-300),
+                "policy/approx_kl": total[Total.KL] / tokens,
+                "policy/sampled_entropy": total[Total.NEGATIVE_LOGPROB] / tokens,
             }
         if total[Total.ENTROPY_TOKENS]:
             values["policy/entropy"] = total[Total.ENTROPY] / total[Total.ENTROPY_TOKENS]
@@ -126,7 +126,7 @@ def token_statistics(
     zero = empty.totals[0]
     count = zero + logprobs.numel()
     totals = {
-        Total.SCORED: count,
+        Total.TOKENS: count,
         Total.LOSS: loss.double(),
         Total.CLIP_LOW: masks.low.sum(),
         Total.CLIP_HIGH: masks.high.sum(),

@@ -26,7 +26,7 @@ from posttrain.model.lora import LoraPolicy, merged_state
 from posttrain.model.packing import Block
 from posttrain.model.weights import WeightSet
 from posttrain.policy.batch import StepTotals, TokenBatch
-from posttrain.policy.objective import objective
+from posttrain.policy.objective import ObjectiveResult, objective
 from posttrain.policy.optimizer_state import load_state, save_state
 from posttrain.policy.rows import RowTable
 from posttrain.policy.statistics import ObjectiveStatistics
@@ -135,16 +135,24 @@ class Trainer:
         update; the proximal log-prob of such a token is its own detached value. Raises NonFiniteError naming the first
         bad token.
         """
+        result = self._evaluate(blocks, table)
+        if result.loss.requires_grad:
+            result.loss.backward()
+        return result.statistics
+
+    @torch.no_grad()
+    def observe(self, blocks: list[Block], table: RowTable) -> ObjectiveStatistics:
+        """As ``accumulate``, without a backward pass: for rows whose gradient is known to be exactly 0."""
+        return self._evaluate(blocks, table).statistics
+
+    def _evaluate(self, blocks: list[Block], table: RowTable) -> ObjectiveResult:
         assert self._totals is not None, "begin() comes first"
         assert self._spec is not None
         self.model.train()
         scores = score_blocks(self.model, blocks, self.temperature, self.head, self.with_entropy)
         where = table.at(scores.batch.packed)
         table.record(where, scores.logprobs.detach().cpu().numpy(), scores.entropy.cpu().numpy())
-        result = objective(self._token_batch(scores, table, where), self._totals, self._spec)
-        if result.loss.requires_grad:
-            result.loss.backward()
-        return result.statistics
+        return objective(self._token_batch(scores, table, where), self._totals, self._spec)
 
     def _token_batch(self, scores: Scores, table: RowTable, where: npt.NDArray[np.int64]) -> TokenBatch:
         def column(values: npt.NDArray[Any]) -> torch.Tensor:

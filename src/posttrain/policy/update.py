@@ -56,12 +56,12 @@ def update_policy(
     """Train on one batch. ``sequences[i].index`` is row i of ``table``; advantages are already in it.
 
     With several updates every row is scored before the first one, so that all share one proximal policy. Rows whose
-    gradient is exactly zero (no advantage and no anchor) are scored without a backward pass; they count in every
-    denominator. ``between`` is called after each micro-batch (progress, interruption).
+    gradient is exactly zero (no advantage and no anchor) get no backward pass, but a forward pass in their update:
+    they count in every denominator and in every statistic. ``between`` is called after each micro-batch (progress,
+    interruption).
     """
     silent = _silent_rows(table) if plan.skip_zero_advantage else np.zeros(len(table), np.bool_)
-    first = sequences if plan.updates_per_batch > 1 else [s for s in sequences if silent[s.index]]
-    scored = plan_blocks(trainer, first, plan)
+    scored = plan_blocks(trainer, sequences, plan) if plan.updates_per_batch > 1 else []
     for blocks in scored:
         trainer.score([blocks], table)
         between()
@@ -75,10 +75,13 @@ def update_policy(
         totals = step_totals(torch.from_numpy(np.where(chosen, tokens, 0)), torch.from_numpy(table.group_of_row))
         trained += totals.tokens
         trainer.begin(totals, spec)
-        for blocks in plan_blocks(trainer, [s for s in sequences if chosen[s.index] and not silent[s.index]], plan):
-            statistics = statistics + trainer.accumulate(blocks, table)
-            packed, count = packed + sum(len(b) for b in blocks), count + 1
-            between()
+        # Rows outside the loss have nothing to observe, but want their log-probs, if they have none yet.
+        seen = chosen & silent & ((tokens > 0) | (not scored))
+        for work, mask in ((trainer.observe, seen), (trainer.accumulate, chosen & ~silent)):
+            for blocks in plan_blocks(trainer, [s for s in sequences if mask[s.index]], plan):
+                statistics = statistics + work(blocks, table)
+                packed, count = packed + sum(len(b) for b in blocks), count + 1
+                between()
         steps.append(trainer.step())
     return UpdateResult(statistics, tuple(steps), trained, packed, count)
 

@@ -64,7 +64,7 @@ SIGNALS: tuple[Signal, ...] = (
         "policy/sampled_entropy",
         Layer.POLICY,
         "nats per token",
-        "Mean of minus the log-prob of the sampled tokens. It estimates the entropy only while sampler and policy are "
+        "Mean of minus the log-prob of the trained tokens. It estimates the entropy only while sampler and policy are "
         "the same.",
         Reduction.MEAN,
     ),
@@ -102,7 +102,7 @@ SIGNALS: tuple[Signal, ...] = (
         "policy/out_of_bounds_share",
         Layer.POLICY,
         "share",
-        "Share of scored tokens whose ratio lies outside the clip bounds, whether or not this removes the gradient.",
+        "Share of trained tokens whose ratio lies outside the clip bounds, whether or not this removes the gradient.",
         Reduction.SHARE,
     ),
     Signal(
@@ -146,7 +146,7 @@ SIGNALS: tuple[Signal, ...] = (
         "policy/ratio_clamped_share",
         Layer.POLICY,
         "share",
-        "Share of scored tokens whose |log ratio| exceeds 20, where it is clamped; they get no policy gradient.",
+        "Share of trained tokens whose |log ratio| exceeds 20, where it is clamped; they get no policy gradient.",
         Reduction.SHARE,
         HealthyRange(
             None,
@@ -160,7 +160,7 @@ SIGNALS: tuple[Signal, ...] = (
         "policy/approx_kl",
         Layer.POLICY,
         "nats per token",
-        "Mean of r - 1 - log r over the scored tokens: estimate (k3) of the divergence of the updated policy from the "
+        "Mean of r - 1 - log r over the trained tokens: estimate (k3) of the divergence of the updated policy from the "
         "ratio's denominator policy.",
         Reduction.MEAN,
         aliases=("approx_kl", "actor/ppo_kl"),
@@ -169,8 +169,8 @@ SIGNALS: tuple[Signal, ...] = (
         "policy/anchor_kl",
         Layer.POLICY,
         "nats per token",
-        "Mean k3 estimate of the divergence from the reference policy over the scored tokens, where a reference is "
-        "scored.",
+        "Mean k3 estimate of the divergence from the reference policy over the trained tokens that are anchored, in the "
+        "loss or in the reward.",
         Reduction.MEAN,
         HealthyRange(
             None,
