@@ -136,3 +136,12 @@ def test_the_page_holds_every_signal() -> None:
     page = metrics_reference()
     for name in SIGNALS:
         assert f"### `{name}`" in page
+
+
+def test_the_page_says_what_posttrain_does_not_write_and_what_others_call_it() -> None:
+    page = metrics_reference()
+    entry = page.split("### `policy/critic_loss`")[1].split("###")[0]
+    assert "Not written by posttrain." in entry
+    assert "verl `critic/vf_loss`" in entry
+    assert "Not written" not in page.split("### `reward/mean`")[1].split("###")[0]
+    assert "| `actor/lr(1e-4)` | `policy/learning_rate` | In units of 1e-4; older releases. Times 0.0001. |" in page

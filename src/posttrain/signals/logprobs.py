@@ -48,7 +48,6 @@ SIGNALS: tuple[Signal, ...] = (
             "Dense model, bf16, no quantisation, no lag.",
         ),
         _SAME_WEIGHTS,
-        aliases=("rollout_corr/k3_kl", "mismatch_kl"),
     ),
     Signal(
         "logprobs/mismatch_bias",
@@ -72,7 +71,6 @@ SIGNALS: tuple[Signal, ...] = (
         "probability",
         "Mean absolute difference of the two probabilities.",
         Reduction.MEAN,
-        aliases=("training/rollout_probs_diff_mean",),
     ),
     Signal(
         "logprobs/probability_difference_max",
@@ -80,7 +78,6 @@ SIGNALS: tuple[Signal, ...] = (
         "probability",
         "Largest absolute difference of the two probabilities.",
         Reduction.MAX,
-        aliases=("training/rollout_probs_diff_max",),
     ),
     Signal(
         "logprobs/probability_pearson",
@@ -88,7 +85,6 @@ SIGNALS: tuple[Signal, ...] = (
         "correlation",
         "Pearson correlation of the two probabilities over the compared tokens.",
         Reduction.LAST,
-        aliases=("training/rollout_actor_probs_pearson_corr",),
     ),
     Signal(
         "logprobs/ratio_ess",

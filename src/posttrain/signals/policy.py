@@ -13,7 +13,6 @@ SIGNALS: tuple[Signal, ...] = (
         Reduction.SUM,
         assumes="With one update per batch and a group baseline it is 0 by construction while the gradient is not: "
         "never judge a run by it.",
-        aliases=("loss", "actor/pg_loss"),
     ),
     Signal(
         "policy/grad_norm",
@@ -21,7 +20,6 @@ SIGNALS: tuple[Signal, ...] = (
         "L2 norm",
         "Global norm of the gradient before clipping.",
         Reduction.LAST,
-        aliases=("grad_norm", "actor/grad_norm"),
     ),
     Signal(
         "policy/grad_clipped",
@@ -36,7 +34,6 @@ SIGNALS: tuple[Signal, ...] = (
         "per step",
         "Learning rate of the last optimizer step.",
         Reduction.LAST,
-        aliases=("learning_rate", "actor/lr"),
     ),
     Signal(
         "policy/updates",
@@ -58,7 +55,6 @@ SIGNALS: tuple[Signal, ...] = (
             Evidence.PROPOSED,
             "Free text answers. On short answers of a solved task it falls near 0 without a fault.",
         ),
-        aliases=("entropy", "actor/entropy"),
     ),
     Signal(
         "policy/sampled_entropy",
@@ -74,7 +70,6 @@ SIGNALS: tuple[Signal, ...] = (
         "share",
         "Share of trained tokens whose gradient the lower clip bound removes (negative advantage, ratio below it).",
         Reduction.SHARE,
-        aliases=("clip_ratio/low_mean", "actor/pg_clipfrac_lower"),
     ),
     Signal(
         "policy/clip_fraction_high",
@@ -89,7 +84,6 @@ SIGNALS: tuple[Signal, ...] = (
             Evidence.PROPOSED,
             "Token ratios, clip near 0.2, up to four updates per batch.",
         ),
-        aliases=("clip_ratio/high_mean", "actor/pg_clipfrac"),
     ),
     Signal(
         "policy/clip_fraction_dual",
@@ -125,7 +119,6 @@ SIGNALS: tuple[Signal, ...] = (
         "ratio",
         "Largest raw policy ratio of a trained token, before any clip.",
         Reduction.MAX,
-        aliases=("clip_ratio/high_max",),
     ),
     Signal(
         "policy/ratio_min",
@@ -133,7 +126,6 @@ SIGNALS: tuple[Signal, ...] = (
         "ratio",
         "Smallest raw policy ratio of a trained token, before any clip.",
         Reduction.MIN,
-        aliases=("clip_ratio/low_min",),
     ),
     Signal(
         "policy/ratio_ess",
@@ -163,14 +155,13 @@ SIGNALS: tuple[Signal, ...] = (
         "Mean of r - 1 - log r over the trained tokens: estimate (k3) of the divergence of the updated policy from the "
         "ratio's denominator policy.",
         Reduction.MEAN,
-        aliases=("approx_kl", "actor/ppo_kl"),
     ),
     Signal(
         "policy/anchor_kl",
         Layer.POLICY,
         "nats per token",
-        "Mean k3 estimate of the divergence from the reference policy over the trained tokens that are anchored, in the "
-        "loss or in the reward.",
+        "Mean k3 estimate of the divergence from the reference policy over the trained tokens that are anchored, in "
+        "the loss or in the reward.",
         Reduction.MEAN,
         HealthyRange(
             None,
@@ -179,7 +170,6 @@ SIGNALS: tuple[Signal, ...] = (
             Evidence.PROPOSED,
             "A reference anchor is attached.",
         ),
-        aliases=("kl", "actor/kl_loss"),
     ),
     Signal(
         "policy/advantage_abs_mean",
@@ -196,7 +186,6 @@ SIGNALS: tuple[Signal, ...] = (
         Reduction.MAX,
         assumes="Under a group baseline with std scale it is at most about the square root of the group size; far "
         "above, a standard deviation near 0 was divided by.",
-        aliases=("critic/advantages/max",),
     ),
     Signal(
         "policy/advantage_group_mean_max",
@@ -254,7 +243,6 @@ SIGNALS: tuple[Signal, ...] = (
         "tokens",
         "Tokens in the loss of this step.",
         Reduction.SUM,
-        aliases=("num_tokens",),
     ),
     Signal(
         "policy/trained_sequences",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
+from posttrain.signals.aliases import ALIASES, NAMES, aliases_of
+from posttrain.signals.framework import Alias, Framework
 from posttrain.signals.registry import SIGNALS
 from posttrain.signals.signal import HealthyRange, Layer, Reduction, Signal
 
@@ -38,6 +39,10 @@ Every value in `metrics.jsonl`, TensorBoard and the other trackers. This page is
 Parts in braces are parameters: `reward/part/{part}/mean` is written as `reward/part/correct/mean`.
 Layers say where a *symptom* shows. Its cause often lies in another layer, so look from layer 1 upwards.
 
+Entries marked *not written by posttrain* are what other frameworks log, or what `posttrain doctor` derives from a log;
+they are in the registry so that every log is read in the same terms. [Names in other logs](#names-in-other-logs) has
+the keys of each framework.
+
 *Combines by* says how values of several micro-batches, processes or steps become one. Means and shares carry the
 number of observations they summarise (`counts` in `metrics.jsonl`), so that no mean of means arises.
 
@@ -46,6 +51,15 @@ A *healthy* range is no alarm by itself. It holds only for what it assumes, and 
 of thumb that needs a second symptom.
 """
 
+_NAMES_INTRODUCTION = """\
+## Names in other logs
+
+What `posttrain doctor` takes a key for. Where two keys of one log stand for one signal, the upper one counts. A
+parameter in braces stands for any text. Times on a value, and a sign turned, are applied on reading.
+"""
+
+_DOCUMENTED = tuple(f for f in Framework if f not in (Framework.POSTTRAIN, Framework.PLAIN))
+
 
 def metrics_reference() -> str:
     """The whole page as Markdown."""
@@ -53,18 +67,25 @@ def metrics_reference() -> str:
     for layer, heading in _HEADINGS.items():
         parts.append(f"## {heading}\n")
         parts.extend(_entry(signal) for signal in SIGNALS.values() if signal.layer is layer)
-    return "\n".join(parts)
+    return "\n".join([*parts, _other_names()])
 
 
 def _entry(signal: Signal) -> str:
     lines = [f"### `{signal.name}`", "", signal.definition, ""]
+    if not signal.written:
+        lines.append("- Not written by posttrain.")
     lines.append(f"- Unit: {signal.unit}. Combines by: {_REDUCTIONS[signal.reduction]}.")
     if signal.healthy is not None:
         lines.append(f"- Healthy: {_range(signal.healthy)}")
     if signal.assumes:
         lines.append(f"- Note: {signal.assumes}")
-    if signal.aliases:
-        lines.append(f"- In other logs: {_code(signal.aliases)}.")
+    elsewhere = [
+        f"{NAMES[framework]} `{found[0].key}`"
+        for framework in _DOCUMENTED
+        if (found := aliases_of(framework, signal.name))
+    ]
+    if elsewhere:
+        lines.append(f"- In other logs: {'; '.join(elsewhere)}.")
     return "\n".join([*lines, ""])
 
 
@@ -78,8 +99,24 @@ def _range(healthy: HealthyRange) -> str:
     return f"{bounds} ({healthy.evidence}: {healthy.source}). Assumes: {healthy.assumes}"
 
 
-def _code(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+def _other_names() -> str:
+    parts = [_NAMES_INTRODUCTION]
+    for framework in _DOCUMENTED:
+        parts.append(f"### {NAMES[framework]}\n")
+        parts.append("| Key | Signal | How it differs, or what must be set |\n|---|---|---|")
+        parts.extend(_row(alias) for alias in ALIASES[framework])
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _row(alias: Alias) -> str:
+    remarks = [alias.caveat] if alias.caveat else []
+    if alias.scale != 1.0:
+        remarks.append(f"Times {alias.scale:g}.")
+    if alias.setting:
+        remarks.append(f"Needs: {alias.setting}.")
+    cells = (f"`{alias.key}`", f"`{alias.signal}`", " ".join(remarks))
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def main(arguments: list[str]) -> None:

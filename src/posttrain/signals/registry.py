@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from posttrain.signals import evaluation, logprobs, policy, reward, rollout, run, schedule
+from posttrain.signals import evaluation, foreign, logprobs, policy, reward, rollout, run, schedule
 from posttrain.signals.signal import Signal
 
 _PARAMETERS: Mapping[str, str] = MappingProxyType({"k": r"[1-9][0-9]*", "bin": r"0|0-25|25-50|50-75|75-100|100"})
@@ -39,6 +39,7 @@ def _collect() -> Mapping[str, Signal]:
         rollout.SIGNALS,
         schedule.SIGNALS,
         run.SIGNALS,
+        foreign.SIGNALS,
     )
     signals: dict[str, Signal] = {}
     for table in tables:

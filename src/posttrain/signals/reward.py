@@ -11,7 +11,6 @@ SIGNALS: tuple[Signal, ...] = (
         "reward",
         "Mean reward of the gradable trajectories of the step. Ungradable and failed ones are in no denominator.",
         Reduction.MEAN,
-        aliases=("reward", "critic/rewards/mean", "reward/all/mean"),
     ),
     Signal(
         "reward/std",
@@ -21,7 +20,6 @@ SIGNALS: tuple[Signal, ...] = (
         "within groups.",
         Reduction.LAST,
         assumes="Says nothing about the spread within groups: constant groups that differ from each other have one.",
-        aliases=("rewards/std",),
     ),
     Signal(
         "reward/min",
@@ -29,7 +27,6 @@ SIGNALS: tuple[Signal, ...] = (
         "reward",
         "Lowest reward of a gradable trajectory.",
         Reduction.MIN,
-        aliases=("critic/rewards/min",),
     ),
     Signal(
         "reward/max",
@@ -37,17 +34,15 @@ SIGNALS: tuple[Signal, ...] = (
         "reward",
         "Highest reward of a gradable trajectory.",
         Reduction.MAX,
-        aliases=("critic/rewards/max",),
     ),
     Signal(
         "reward/group_std_mean",
         Layer.REWARD,
         "reward",
-        "Standard deviation (denominator n) of the reward within a group, averaged over groups with at least two "
+        "Standard deviation (denominator n - 1) of the reward within a group, averaged over groups with at least two "
         "gradable members.",
         Reduction.MEAN,
         assumes="Binary rewards near success rate 0 or 1 make it small without any fault.",
-        aliases=("reward_std",),
     ),
     Signal(
         "reward/success",
@@ -55,7 +50,6 @@ SIGNALS: tuple[Signal, ...] = (
         "share",
         "Share of gradable trajectories whose reward reaches the environment's success threshold.",
         Reduction.SHARE,
-        aliases=("pass_rate",),
     ),
     Signal(
         "reward/part/{part}/mean",
@@ -63,7 +57,6 @@ SIGNALS: tuple[Signal, ...] = (
         "reward",
         "Mean of one named part of the reward before weighting, over the trajectories to which the part applies.",
         Reduction.MEAN,
-        aliases=("rewards/{part}/mean",),
     ),
     Signal(
         "reward/part/{part}/std",
@@ -72,7 +65,6 @@ SIGNALS: tuple[Signal, ...] = (
         "Standard deviation (denominator n) of one part over the trajectories to which it applies.",
         Reduction.LAST,
         assumes="A part that is constant for many steps is either solved or broken; look at examples.",
-        aliases=("rewards/{part}/std",),
     ),
     Signal(
         "reward/environment/{environment}/mean",
@@ -96,7 +88,6 @@ SIGNALS: tuple[Signal, ...] = (
             "Group baseline, verifiable reward, tasks the model solves sometimes. Rises towards 1 when the tasks are "
             "solved.",
         ),
-        aliases=("frac_reward_zero_std",),
     ),
     Signal(
         "reward/all_success_groups",
@@ -104,7 +95,6 @@ SIGNALS: tuple[Signal, ...] = (
         "share",
         "Share of groups with at least two gradable members that all succeed: too easy for now.",
         Reduction.SHARE,
-        aliases=("solve_all",),
     ),
     Signal(
         "reward/all_fail_groups",
@@ -112,7 +102,6 @@ SIGNALS: tuple[Signal, ...] = (
         "share",
         "Share of groups with at least two gradable members that all fail: too hard for now, or graded wrongly.",
         Reduction.SHARE,
-        aliases=("solve_none",),
     ),
     Signal(
         "reward/all_fail_spread_groups",

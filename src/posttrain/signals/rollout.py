@@ -11,7 +11,6 @@ SIGNALS: tuple[Signal, ...] = (
         "tokens",
         "Mean sampled tokens per trajectory.",
         Reduction.MEAN,
-        aliases=("completions/mean_length", "response_length/mean"),
     ),
     Signal(
         "rollout/length_p50",
@@ -33,7 +32,6 @@ SIGNALS: tuple[Signal, ...] = (
         "tokens",
         "Most sampled tokens of a trajectory.",
         Reduction.MAX,
-        aliases=("completions/max_length", "response_length/max"),
     ),
     Signal(
         "rollout/length_correct_mean",
@@ -62,7 +60,6 @@ SIGNALS: tuple[Signal, ...] = (
             Evidence.PROPOSED,
             "The limit is meant to be enough for an answer. High at the start of short-answer tasks.",
         ),
-        aliases=("completions/clipped_ratio", "response_length/clip_ratio"),
     ),
     Signal(
         "rollout/finish/{reason}",
@@ -126,7 +123,6 @@ SIGNALS: tuple[Signal, ...] = (
         "tokens/s",
         "Sampled tokens of the step divided by the seconds of its rollout phase.",
         Reduction.LAST,
-        aliases=("timing/gen_tokens_per_second",),
     ),
     Signal(
         "rollout/kv_peak",

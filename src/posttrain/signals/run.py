@@ -26,7 +26,6 @@ SIGNALS: tuple[Signal, ...] = (
         "Tokens computed by the trainer (a shared prompt once, rows without a backward pass included) divided by the "
         "seconds of training.",
         Reduction.LAST,
-        aliases=("throughput",),
     ),
     Signal(
         "train/micro_batches",

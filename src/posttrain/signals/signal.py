@@ -79,8 +79,8 @@ class Signal:
     """One measured quantity.
 
     ``name`` may hold parameters in braces (``reward/part/{part}/mean``). ``definition`` says what is
-    counted over what; ``assumes`` when the number means what it says; ``aliases`` are names for the same
-    quantity in other frameworks' logs.
+    counted over what; ``assumes`` when the number means what it says. A signal that is not ``written`` is never in
+    a run directory of posttrain: only other frameworks log it, or a reader derives it.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Signal:
     reduction: Reduction
     healthy: HealthyRange | None = None
     assumes: str = ""
-    aliases: tuple[str, ...] = ()
+    written: bool = True
 
 
 @dataclass(frozen=True, slots=True)
