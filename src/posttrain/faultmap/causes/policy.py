@@ -148,6 +148,26 @@ CAUSES: tuple[Cause, ...] = (
         other_layer=Layer.REWARD,
     ),
     Cause(
+        "no_gradient_path",
+        Layer.POLICY,
+        "The loss reaches no trained weight",
+        "Rewards differ within groups, and the gradient is exactly 0: every trainable parameter is cut off from the "
+        "loss (frozen adapter, detached log-probs, wrong parameter group), or no token is left in the loss mask.",
+        "Run one step and count the parameters that require a gradient and those that received one, and the tokens in "
+        "the loss.",
+        "Unfreeze what is to be trained, call the adapter's training mode after loading it, and look at the loss mask.",
+        remedies(
+            posttrain="Look at `policy/trained_tokens` and `policy/gradient_token_share`: 0 is the mask, above 0 the "
+            "weights.",
+            trl="Print `model.print_trainable_parameters()` after loading; with gradient checkpointing call "
+            "`model.enable_input_require_grads()`.",
+            verl="Look at `actor/grad_norm` of a run without adapter; check `actor_rollout_ref.model.lora_rank` and "
+            "`target_modules`.",
+            prime_rl="Check the adapter's target modules and the loss mask of a packed batch.",
+            openrlhf="Check `--ds.lora.target_modules` and that the adapter is loaded as trainable.",
+        ),
+    ),
+    Cause(
         "update_nonfinite",
         Layer.POLICY,
         "The update overflows",

@@ -273,6 +273,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
             "reward_parts_cancel",
             "tasks_solved",
             "learning_rate_too_high",
+            "no_gradient_path",
             "no_exploration",
             "stop_token_missed",
             "groups_lost",
