@@ -11,7 +11,7 @@ from posttrain.orchestration.evaluation import EvaluationSet, Summary, collect, 
 from posttrain.orchestration.evaluation_report import evaluation_report
 from posttrain.orchestration.gain import Gain, measure_gain, paired_tasks
 from posttrain.orchestration.sampling import grade, members_of, sample
-from posttrain.orchestration.workbench import Workbench
+from posttrain.orchestration.workbench import SamplingBench
 from posttrain.rollout.turns import Turns
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.files import DamagedFileError
@@ -19,7 +19,7 @@ from posttrain.rundir.trajectories import read_trajectories
 from posttrain.trajectory import Role, SamplingParams, Task, Trajectory
 
 
-def held_out_tasks(bench: Workbench) -> dict[str, Sequence[Task]]:
+def held_out_tasks(bench: SamplingBench) -> dict[str, Sequence[Task]]:
     """Held-out tasks by environment; environments without any are left out."""
     limit = bench.settings.evaluation.max_tasks
     found = {name: e.tasks().evaluation[:limit] for name, e in bench.environments.items()}
@@ -27,7 +27,7 @@ def held_out_tasks(bench: Workbench) -> dict[str, Sequence[Task]]:
 
 
 def evaluate_policy(
-    bench: Workbench, step: int, samples: int, attempt: int, run: RunDirectory | None
+    bench: SamplingBench, step: int, samples: int, attempt: int, run: RunDirectory | None
 ) -> dict[str, EvaluationSet]:
     """Evaluate the engine's current weights on every environment; trajectories are stored if there is a run.
 
@@ -69,14 +69,14 @@ def _collect(name: str, trajectories: Sequence[Trajectory], environment: GradedT
     return collect(name, trajectories, success_threshold=environment.success_threshold, extract=extract)
 
 
-def summaries(bench: Workbench, results: Mapping[str, EvaluationSet]) -> dict[str, Summary]:
+def summaries(bench: SamplingBench, results: Mapping[str, EvaluationSet]) -> dict[str, Summary]:
     """Estimates by environment."""
     settings = bench.settings
     return {name: summarize(r, settings.evaluation.k, seed=settings.run.seed) for name, r in results.items()}
 
 
 def stored_results(
-    bench: Workbench, run: RunDirectory, step: int, say: Callable[[str], None]
+    bench: SamplingBench, run: RunDirectory, step: int, say: Callable[[str], None]
 ) -> dict[str, EvaluationSet]:
     """An evaluation read back from the run directory; nothing where it was not made or, as told to ``say``, is damaged.
 
@@ -95,7 +95,7 @@ def stored_results(
 
 
 def final_report(
-    bench: Workbench, before: Mapping[str, EvaluationSet], after: Mapping[str, EvaluationSet]
+    bench: SamplingBench, before: Mapping[str, EvaluationSet], after: Mapping[str, EvaluationSet]
 ) -> tuple[dict[str, Any], dict[str, Gain]]:
     """The summary document of a run, and the gain by environment, where a task was judged before and after."""
     settings = bench.settings

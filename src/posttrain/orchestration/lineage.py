@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
+
+from posttrain.errors import PosttrainError
+
+_TOLD = 5
 
 
 class EventKind(StrEnum):
@@ -19,6 +24,18 @@ class EventKind(StrEnum):
     DISCARDED = "discarded"
     STEP = "step"
     CHECKPOINT = "checkpoint"
+
+
+class LineageError(PosttrainError):
+    """The journal of a run that has ended breaks the rule: nobody knows what its weights were trained on."""
+
+    def __init__(self, run: Path, broken: Sequence[str]) -> None:
+        """``broken`` holds a sentence for each violation; the first five are told."""
+        more = f"; and {len(broken) - _TOLD} more" if len(broken) > _TOLD else ""
+        super().__init__(
+            f"the lineage of {run} is violated: {'; '.join(broken[:_TOLD])}{more}. The model is kept, but it is not "
+            f"what the settings describe; every event is in {run / 'journal.sqlite'}. Start a new run"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,18 @@ from posttrain.orchestration.held_out import evaluate_policy, final_report, stor
 from posttrain.orchestration.identity import IdentityFacts, policy_identity
 from posttrain.orchestration.interrupt import Interrupt
 from posttrain.orchestration.journal import Journal
+from posttrain.orchestration.lineage import LineageError
 from posttrain.orchestration.loop import Loop
 from posttrain.orchestration.measure import device_use
 from posttrain.orchestration.progress import Progress
-from posttrain.orchestration.workbench import Preparation, Workbench, build, check_held_out, prepare
+from posttrain.orchestration.workbench import (
+    Preparation,
+    Workbench,
+    build,
+    build_sampling,
+    check_held_out,
+    prepare,
+)
 from posttrain.rundir.checkpoints import LatestGood, latest_good, list_checkpoints, remove_leftovers
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.engine import EngineSampler
@@ -81,6 +89,8 @@ def resume(path: Path) -> int:
         raise InputError("run", str(path), problem, "Restore the file, or start a new run.")
     if run.evaluation_summary_path.exists() and (run.model_path / "config.json").is_file():
         console.print(f"{path} is finished: {resolved.settings.run.steps} steps, model in {run.model_path}")
+        with Journal.open(run.journal_path, read_only=True) as journal:
+            _check_lineage(journal, run)
         return OK
     preparation = prepare(resolved.settings, resolved)
     _say(console, preparation)
@@ -92,11 +102,10 @@ def evaluate(settings: Settings, out: Path | None) -> int:
     console = _LastingConsole(highlight=False)
     if out is not None:
         check_output("--out", out)
-    preparation = prepare(settings)
+    preparation = prepare(settings, sampling_only=True)
     check_held_out(preparation)
-    bench = build(preparation)
+    bench = build_sampling(preparation)
     try:
-        bench.engine.load_weights(bench.trainer.export())
         results = summaries(bench, evaluate_policy(bench, 0, settings.evaluation.samples, 0, None))
     finally:
         bench.close()
@@ -239,11 +248,12 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGo
             )
             with progress, Interrupt(progress.stopping) as interrupt:
                 finished = _run_loop(loop, interrupt)
-            outcome = "finished" if finished else "interrupted"
             if not finished:
+                outcome = "interrupted"
                 console.print(f"stopped after step {loop.step}; go on with: posttrain resume {run.path}")
                 return INTERRUPTED
             _finish(loop, console)
+            outcome = "finished"
             return OK
         except KeyboardInterrupt:
             outcome, detail = "interrupted", "stopped at once; the last checkpoint is kept"
@@ -290,17 +300,23 @@ def _restore(
 
 
 def _finish(loop: Loop, console: Console) -> None:
-    """Check the lineage, write the model and the summary, and say what was learnt."""
+    """Write the model and the summary, say what was learnt, and check the lineage of what was written.
+
+    Raises LineageError at the very end: what was trained is kept, and the run does not pass for a good one.
+    """
     bench, run = loop.bench, loop.run
-    problems = loop.journal.verify_lineage()
-    for problem in problems:
-        console.print(f"lineage: {problem}", markup=False)
     _save_model(bench, run)
     before, after = (stored_results(bench, run, step, loop.progress.message) for step in (0, loop.step))
     document, gains = final_report(bench, before, after)
     run.write_evaluation_summary(document)
     for line in closing_lines(document, gains, run.path):
         console.print(line, soft_wrap=True, markup=False)
+    _check_lineage(loop.journal, run)
+
+
+def _check_lineage(journal: Journal, run: RunDirectory) -> None:
+    if broken := journal.verify_lineage():
+        raise LineageError(run.path, broken)
 
 
 def _save_tokenizer(bench: Workbench, run: RunDirectory) -> None:

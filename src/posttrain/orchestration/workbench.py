@@ -19,6 +19,7 @@ from posttrain.model.load import LoadedModel, ModelFacts, inspect_model, load_po
 from posttrain.model.lora import LoraPolicy, attach_lora
 from posttrain.model.runtime import probe_machine, set_threads, tune_allocator
 from posttrain.model.tiny import TINY_PREFIX, build_tiny
+from posttrain.model.weights import WeightSet
 from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
 from posttrain.policy.reference import Reference
 from posttrain.policy.trainer import OptimizerSettings, Trainer
@@ -38,7 +39,8 @@ PAIRS_PER_TOKEN = 1024
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is known before weights are loaded. ``resolved`` has no ``auto`` left; ``memory`` is per model copy."""
+    """What is known before weights are loaded. ``resolved`` has no ``auto`` left; ``memory`` is per model copy,
+    empty where nothing is trained."""
 
     resolved: Resolved
     facts: ModelFacts
@@ -53,20 +55,13 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True)
-class Workbench:
-    """The parts of a run. ``reference`` is absent where nothing is anchored."""
+class SamplingBench:
+    """What sampling and grading need: no trainer, no optimizer, no copy of the weights but the engine's."""
 
     preparation: Preparation
     environments: Mapping[str, GradedTasks]
     turns: Turns
-    loaded: LoadedModel
     engine: NativeEngine
-    trainer: Trainer
-    reference: Reference | None
-    spec: ObjectiveSpec
-    plan: UpdatePlan
-    anchors: Mapping[str, float]
-    forward_gap: float
 
     @property
     def settings(self) -> Settings:
@@ -80,10 +75,24 @@ class Workbench:
         self.engine.close()
 
 
-def prepare(settings: Settings, resolved: Resolved | None = None) -> Preparation:
+@dataclass(frozen=True, slots=True)
+class Workbench(SamplingBench):
+    """The parts of a run. ``reference`` is absent where nothing is anchored."""
+
+    loaded: LoadedModel
+    trainer: Trainer
+    reference: Reference | None
+    spec: ObjectiveSpec
+    plan: UpdatePlan
+    anchors: Mapping[str, float]
+    forward_gap: float
+
+
+def prepare(settings: Settings, resolved: Resolved | None = None, *, sampling_only: bool = False) -> Preparation:
     """Probe machine, model facts and tasks, and decide every ``auto``. Nothing is written and no weights are loaded.
 
-    ``resolved`` of an earlier process is taken as it is, so that a resumed run computes the same numbers.
+    ``resolved`` of an earlier process is taken as it is, so that a resumed run computes the same numbers. With
+    ``sampling_only`` the memory of training is not asked for.
     """
     allocator = tune_allocator()
     machine = probe_machine()
@@ -95,13 +104,16 @@ def prepare(settings: Settings, resolved: Resolved | None = None) -> Preparation
         check_tasks(environments)
         if resolved is None:
             longest = _longest_prompt(settings, facts, environments)
-            sizes, more = resolve_sizes(settings, plan, machine, facts, longest, facts.trainable_parameters)
+            sizes, more = resolve_sizes(
+                settings, plan, machine, facts, longest, facts.trainable_parameters, sampling_only=sampling_only
+            )
             resolved = Resolved(settings, plan, sizes, (*choices, *more))
     except BaseException:
         for environment in environments:
             environment.close()
         raise
-    return Preparation(resolved, facts, environments, _memory(resolved, facts), allocator)
+    memory = () if sampling_only else _memory(resolved, facts)
+    return Preparation(resolved, facts, environments, memory, allocator)
 
 
 def _longest_prompt(settings: Settings, facts: ModelFacts, environments: Sequence[GradedTasks]) -> int:
@@ -137,24 +149,23 @@ def _memory(resolved: Resolved, facts: ModelFacts) -> tuple[MemoryItem, ...]:
     )
 
 
+def build_sampling(preparation: Preparation) -> SamplingBench:
+    """Load the model into the engine, as policy version 0, and keep no other copy of it."""
+    loaded = _load(preparation)
+    model: Any = loaded.model
+    check_packed_forward(model)
+    engine = _engine(preparation, model)
+    engine.load_weights(WeightSet.of(0, {name: p.detach() for name, p in model.named_parameters()}))
+    return SamplingBench(preparation, _by_name(preparation), _turns(preparation, loaded), engine)
+
+
 def build(preparation: Preparation) -> Workbench:
     """Load the model and build engine and trainer."""
-    settings, sizes, machine = preparation.settings, preparation.resolved.sizes, preparation.resolved.machine
-    register_attention()
-    dtype = getattr(torch, machine.compute_dtype)
-    loaded = load_policy(
-        settings.model.path,
-        dtype,
-        device=machine.device,
-        tokenizer=settings.model.tokenizer,
-        attention=ATTENTION_NAME,
-        seed=settings.run.seed,
-    )
+    settings, sizes = preparation.settings, preparation.resolved.sizes
+    loaded = _load(preparation)
     model: Any = loaded.model
-    prepare_model(model)
     gap = check_packed_forward(model)
-    kv_bytes = sizes.kv_memory_mb * MIB
-    engine = NativeEngine(model, dtype, NativeSettings(loaded.facts.context_length, kv_bytes, sizes.max_running))
+    engine = _engine(preparation, model)
     lora = _lora(settings, model)
     head = HeadSettings(sizes.head_chunk_tokens, sizes.keep_logits_mb * MIB)
     temperature = settings.rollout.temperature
@@ -171,8 +182,8 @@ def build(preparation: Preparation) -> Workbench:
     )
     return Workbench(
         preparation=preparation,
-        environments={e.name: e for e in preparation.environments},
-        turns=Turns.of(loaded, settings.rollout.system_prompt, max_new_tokens=sizes.max_new_tokens),
+        environments=_by_name(preparation),
+        turns=_turns(preparation, loaded),
         loaded=loaded,
         engine=engine,
         trainer=trainer,
@@ -187,6 +198,36 @@ def build(preparation: Preparation) -> Workbench:
         anchors=anchor_weights(settings),
         forward_gap=gap,
     )
+
+
+def _load(preparation: Preparation) -> LoadedModel:
+    settings, machine = preparation.settings, preparation.resolved.machine
+    register_attention()
+    loaded = load_policy(
+        settings.model.path,
+        getattr(torch, machine.compute_dtype),
+        device=machine.device,
+        tokenizer=settings.model.tokenizer,
+        attention=ATTENTION_NAME,
+        seed=settings.run.seed,
+    )
+    prepare_model(loaded.model)
+    return loaded
+
+
+def _engine(preparation: Preparation, model: Any) -> NativeEngine:
+    sizes = preparation.resolved.sizes
+    limits = NativeSettings(preparation.facts.context_length, sizes.kv_memory_mb * MIB, sizes.max_running)
+    return NativeEngine(model, getattr(torch, preparation.resolved.machine.compute_dtype), limits)
+
+
+def _turns(preparation: Preparation, loaded: LoadedModel) -> Turns:
+    system_prompt = preparation.settings.rollout.system_prompt
+    return Turns.of(loaded, system_prompt, max_new_tokens=preparation.resolved.sizes.max_new_tokens)
+
+
+def _by_name(preparation: Preparation) -> dict[str, GradedTasks]:
+    return {environment.name: environment for environment in preparation.environments}
 
 
 def _lora(settings: Settings, model: Any) -> LoraPolicy | None:

@@ -119,22 +119,27 @@ def resolve_sizes(
     model: ModelSizes,
     longest_prompt: int,
     trainable_parameters: int | None = None,
+    *,
+    sampling_only: bool = False,
 ) -> tuple[SizePlan, tuple[Choice, ...]]:
     """Generation length, engine and micro-batch sizes. ``longest_prompt`` in tokens over all tasks.
 
-    ``trainable_parameters`` counts the adapters when LoRA is on; ``None``: every weight is trained.
+    ``trainable_parameters`` counts the adapters when LoRA is on; ``None``: every weight is trained. With
+    ``sampling_only`` nothing is: memory is that of the engine, and the micro-batch is one row.
 
     Raises InputError if the prompt leaves no room in the context or the model does not fit into memory.
     """
     element = ELEMENT_BYTES[plan.compute_dtype]
     total = machine.cuda[0].memory_bytes if plan.device == "cuda" else machine.memory_bytes
-    free = total - resident_bytes(settings, plan, model, trainable_parameters)
+    held = sampling_bytes(plan, model) if sampling_only else resident_bytes(settings, plan, model, trainable_parameters)
+    free = total - held
     if free <= 0:
+        what = "sampling from" if sampling_only else "training"
         raise InputError(
             "model.path",
             settings.model.path,
-            f"training it takes {(total - free) / 1e9:.1f} GB and {total / 1e9:.1f} GB are free on {plan.device}",
-            "Use a smaller model, [model.lora], or a machine with more memory.",
+            f"{what} it takes {held / 1e9:.1f} GB and {total / 1e9:.1f} GB are free on {plan.device}",
+            f"Use a smaller model, {'' if sampling_only else '[model.lora], '}or a machine with more memory.",
         )
     new_tokens = _max_new_tokens(settings, model, longest_prompt)
     row = longest_prompt + int(new_tokens.value)
@@ -159,7 +164,11 @@ def resolve_sizes(
         f"keeps float32 logits of a vocabulary of {model.vocabulary} near {LOGITS_CHUNK_BYTES // MIB} MiB",
     )
     left = free - (int(kv.value) + int(keep.value)) * MIB
-    micro = _micro_batch(settings, plan, model, row, left)
+    micro = (
+        Choice("policy.micro_batch_tokens", row, "one row: nothing is trained")
+        if sampling_only
+        else _micro_batch(settings, plan, model, row, left)
+    )
     sizes = SizePlan(
         longest_prompt,
         int(new_tokens.value),
@@ -203,6 +212,11 @@ def resident_bytes(
     copies = 2 + (needs_reference(settings) and settings.model.lora is None)
     trained = model.parameters if trainable_parameters is None else trainable_parameters
     return model.parameters * compute * copies + trained * master * (3 + (master != compute))
+
+
+def sampling_bytes(plan: MachinePlan, model: ModelSizes) -> int:
+    """Most bytes of weights that sampling alone holds: the copy just loaded and the engine's, both as computed with."""
+    return 2 * model.parameters * ELEMENT_BYTES[plan.compute_dtype]
 
 
 def activation_bytes_per_token(settings: Settings, plan: MachinePlan, model: ModelSizes) -> int:
