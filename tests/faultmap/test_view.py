@@ -8,7 +8,8 @@ from rich.console import Console
 from synthetic_run import Synthetic, build_run, run_info
 
 from posttrain.errors import InputError
-from posttrain.faultmap.view import print_view, printable
+from posttrain.faultmap.printable import printable
+from posttrain.faultmap.view import print_view
 from posttrain.rundir.directory import RunDirectory
 
 

@@ -7,21 +7,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from posttrain.cli.console import PipeConsole
 from posttrain.settings.algorithms import ROWS, AlgorithmRow, algorithm_row
 from posttrain.settings.field import rationale
 from posttrain.settings.objective import ObjectiveSpec
 
 
-class _Console(Console):
-    """Leaves a closed output to the caller; rich would exit with 1, which here means a finding."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
 def print_table(console: Console | None = None) -> None:
     """A few lines for each algorithm: what it is made of and what it is good against."""
-    target = console or _Console()
+    target = console or PipeConsole()
     for row in ROWS.values():
         target.print(Text.assemble((row.name, "bold"), f"  {row.title}"))
         target.print(Padding(Text(_summary(row.spec), style="dim"), (0, 0, 0, 4)))
@@ -32,7 +26,7 @@ def print_table(console: Console | None = None) -> None:
 def print_row(name: str, console: Console | None = None) -> None:
     """Everything about one algorithm. Raises InputError naming the nearest one."""
     row = algorithm_row(name)
-    target = console or _Console()
+    target = console or PipeConsole()
     target.print(Text(f"{row.name}: {row.title}", style="bold"))
     for heading, lines in _sections(row):
         target.print(Text(f"\n{heading}", style="bold"))

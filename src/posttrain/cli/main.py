@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,9 +16,12 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, UnknownOptionError
 
 from posttrain import __version__
+from posttrain.cli.doctor import doctor
+from posttrain.cli.explain import explain
+from posttrain.cli.interrupts import EXIT_INTERRUPTED, AnnouncedInterrupt, handle_interrupts
 from posttrain.errors import InputError, PosttrainError
 
-EXIT_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 3, 130
+EXIT_INPUT, EXIT_INTERNAL = 2, 3
 TRAINING_PACKAGES = ("torch", "transformers", "peft", "safetensors")
 
 EPILOGUE = (
@@ -193,12 +197,24 @@ def algorithms(row: Annotated[str | None, Parameter(help="Name of an algorithm."
     return 0
 
 
+app.command(doctor)
+app.command(explain, usage="Usage: posttrain explain [NAME]")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the ``posttrain`` command; exits the process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no sparkline must not end a run
-    sys.exit(run_command(arguments))
+    handle_interrupts()
+    code = run_command(arguments)
+    if code == EXIT_INTERRUPTED:
+        # At once: the interpreter would wait for threads that still read a model, and show a trace at the next Ctrl-C.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
@@ -215,6 +231,8 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         return _fail(_usage_problem(error), EXIT_INPUT)
     except PosttrainError as error:
         return _fail(str(error), error.exit_code)
+    except AnnouncedInterrupt:
+        return EXIT_INTERRUPTED
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:

@@ -79,11 +79,15 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the detectors say about a history; ``findings`` in the order in which to repair, ``rows`` by layer."""
+    """What the detectors say about a history; ``findings`` in the order in which to repair, ``rows`` by layer.
+
+    ``judged`` is the number of detectors that had what they need and did not fail.
+    """
 
     history: History
     findings: tuple[Rooted, ...]
     rows: tuple[LayerRow, ...]
+    judged: int
     unjudged: tuple[Unjudged, ...] = ()
     failures: tuple[Failure, ...] = ()
 
@@ -116,7 +120,8 @@ def diagnose(history: History, detectors: Sequence[Detector] = DETECTORS) -> Dia
     asked = [d for d in detectors if d.name not in silent]
     rows = tuple(_row(layer, history, findings, asked, unjudged) for layer in Layer)
     relations = {d.name: d.yields_to for d in detectors}
-    return Diagnosis(history, rank(findings, relations, slack_of(history)), rows, tuple(unjudged), tuple(failures))
+    ranked = rank(findings, relations, slack_of(history))
+    return Diagnosis(history, ranked, rows, len(asked), tuple(unjudged), tuple(failures))
 
 
 def slack_of(history: History) -> float:

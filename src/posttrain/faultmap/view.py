@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from posttrain.errors import InputError
+from posttrain.faultmap.printable import printable
 from posttrain.faultmap.report_data import problems_of, success_thresholds
 from posttrain.faultmap.report_evaluation import ends_of, rows_of
 from posttrain.faultmap.report_facts import title_of
@@ -72,16 +72,6 @@ def print_view(
         screen.print(Text("\nCould not be read:", style="bold yellow"))
         for problem in problems:
             screen.print(Text(f"  {printable(problem)}", style="yellow"))
-
-
-def printable(text: str) -> str:
-    """The text with control characters written out: what a model sampled must not steer the terminal."""
-    return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else _escape(c) for c in text)
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
 def _metrics(table: MetricsTable) -> Table:
