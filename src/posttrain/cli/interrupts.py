@@ -1,4 +1,4 @@
-"""Ctrl-C outside of the training loop: the first stops the command in order, the second at once; neither shows a trace."""
+"""Ctrl-C outside of the training loop: the first stops a command in order, the second at once; neither leaves a trace."""
 
 from __future__ import annotations
 
