@@ -164,7 +164,7 @@ CAUSES: tuple[Cause, ...] = (
             verl="Look at `actor/grad_norm` of a run without adapter; check `actor_rollout_ref.model.lora_rank` and "
             "`target_modules`.",
             prime_rl="Check the adapter's target modules and the loss mask of a packed batch.",
-            openrlhf="Check `--ds.lora.target_modules` and that the adapter is loaded as trainable.",
+            openrlhf="Check that the adapter is loaded as trainable, and its target modules.",
         ),
     ),
     Cause(

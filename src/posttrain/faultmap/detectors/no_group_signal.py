@@ -1,0 +1,150 @@
+"""Groups whose members all have the same reward: solved, too hard, or parts that cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
+from posttrain.faultmap.history import Course, History
+from posttrain.faultmap.patterns import rolling_median
+from posttrain.faultmap.patterns_reward import (
+    compact,
+    constant_run,
+    part_names,
+    reward_course,
+    reward_scale,
+    run_to_end,
+    signal_share,
+)
+from posttrain.faultmap.weighing import Scene, differential, scene_of, supported, unknown
+
+NAME = "no_group_signal"
+SILENT = 0.05
+"""Share of groups with signal at or under which there is none to speak of."""
+POINTS = 8
+WINDOW = 5
+
+
+def judge(history: History) -> Sequence[Finding]:
+    """What silences the groups at the end of the log."""
+    signal = compact(signal_share(history))
+    if not len(signal):
+        return ()
+    cancelling = _parts_cancel(history, signal)
+    if cancelling:
+        return cancelling
+    silent = run_to_end(rolling_median(signal.values, WINDOW) <= SILENT, signal.steps)
+    reward = reward_course(history)
+    if silent is None or silent[1] < POINTS or not len(reward):
+        return ()
+    run = constant_run(history)
+    if run is not None and run.index == 0:
+        return ()
+    onset, points = silent
+    scene = scene_of(history, onset)
+    values = reward.between(onset, scene.now).values
+    scale = reward_scale(history)
+    place = float(scale.share(np.array([np.median(values if len(values) else reward.values[-1:])]))[0])
+    return (_judged(scene, signal, points, _where(scene, place), place),)
+
+
+def _where(scene: Scene, place: float) -> tuple[str, Severity, float, Candidate]:
+    """Cause by where the reward stands: top, bottom, or between (groups differ, members do not)."""
+    if place >= 0.9:
+        reason = f"the reward stands at {place:.0%} of its range: little is left to learn from these tasks"
+        return "tasks_solved", Severity.INFO, 0.9, supported("tasks_solved", reason)
+    if place <= 0.05:
+        reason = f"the reward stands at {place:.0%} of its range: hardly an attempt succeeds"
+        return "tasks_too_hard", Severity.WARN, 0.7, supported("tasks_too_hard", reason)
+    between = f"some groups succeed and others fail as a whole (reward at {place:.0%} of its range)"
+    entropy, unique = scene.newest("policy/entropy"), scene.newest("rollout/unique_share")
+    if (entropy is not None and entropy < 0.05) or (unique is not None and unique < 0.3):
+        return "no_exploration", Severity.WARN, 0.7, supported("no_exploration", f"{between}: members are alike")
+    if entropy is None and unique is None:
+        doubt = unknown("no_exploration", "rollout/unique_share", "policy/entropy")
+        return "no_exploration", Severity.WARN, 0.4, doubt
+    reason = f"{between} although their texts differ: the grader does not look at the answer"
+    return "reward_dead", Severity.WARN, 0.6, supported("reward_dead", reason)
+
+
+def _judged(
+    scene: Scene, signal: Course, points: int, found: tuple[str, Severity, float, Candidate], place: float
+) -> Finding:
+    cause, severity, confidence, candidate = found
+    share = 1.0 - float(np.median(signal.between(scene.onset, scene.now).values))
+    summary = (
+        f"In {share:.0%} of the groups every attempt has the same reward, for {points} logged points; the reward "
+        f"stands at {place:.0%} of its range."
+    )
+    evidence = (Observation("reward/zero_variance_groups", scene.now, share, "nothing to learn from in these groups"),)
+    rows = differential(scene, "no_group_signal", candidate)
+    return Finding(
+        NAME, "no_group_signal", cause, severity, confidence, summary, scene.onset, None, evidence, rows
+    )  # fmt: skip
+
+
+def _parts_cancel(history: History, signal: Course) -> Sequence[Finding]:
+    """Parts of the reward vary, and no group has two different totals."""
+    spreads = {name: compact(history.course(f"reward/part/{name}/std")) for name in part_names(history)}
+    alive = {name: c for name, c in spreads.items() if len(c) and float(c.values[-1]) > 1e-6}
+    silent = run_to_end(signal.values <= 1e-9, signal.steps)
+    if not alive or silent is None:
+        return ()
+    for c in alive.values():
+        varied = run_to_end(c.on(signal.steps) > 1e-6, signal.steps)
+        silent = min(silent, varied or (int(signal.steps[-1]), 0), key=lambda r: r[1])
+    onset, points = silent
+    if points < 1:
+        return ()
+    if points < 3 and points < len(signal):
+        return ()
+    why = _why_silent(history, max(float(c.values[-1]) for c in alive.values()))
+    if why is None:
+        return ()
+    reason, confidence = why
+    severity = Severity.INFO if points < 3 else Severity.WARN if points < 5 else Severity.CRITICAL
+    scene = scene_of(history, onset)
+    told = ", ".join(f"{name} {float(c.values[-1]):.3g}" for name, c in alive.items())
+    summary = f"Parts of the reward vary (standard deviation {told}), but in no group do two totals differ: {reason}."
+    evidence = tuple(
+        Observation(c.name, int(c.steps[-1]), float(c.values[-1]), "varies over the batch") for c in alive.values()
+    )
+    rows = differential(scene, "no_group_signal", supported("reward_parts_cancel", reason))
+    return (
+        Finding(
+            NAME, "no_group_signal", "reward_parts_cancel", severity, confidence, summary, onset, None, evidence, rows
+        ),
+    )
+
+
+def _why_silent(history: History, spread: float) -> tuple[str, float] | None:
+    """Why the total is the same while parts vary, and how sure that is; ``None`` if the total varies between groups.
+
+    Then each group is constant because its attempts are alike, and nothing cancels.
+    """
+    total, means = history.course("reward/std").finite.values, reward_course(history).values
+    if len(total):
+        varies = float(np.median(total[-3:])) > 0.2 * spread
+    elif len(means) >= 3:
+        varies = float(np.ptp(means[-8:])) > 0.02 * spread
+    else:
+        return "they cancel, have no weight, or differ between prompts only", 0.5
+    return None if varies else ("they cancel each other or have no weight", 0.8)
+
+
+DETECTOR = Detector(
+    NAME,
+    "no_group_signal",
+    "No group has a signal",
+    "At most 5 % of the groups (median of 5 points) hold two different rewards, for 8 points up to the end of the log. "
+    "Reward in the top tenth of its range: solved (info). In the lowest twentieth: too hard. Between: members are "
+    "alike (low entropy, few different texts), or the grader does not look at the answer. Apart from that: parts of "
+    "the reward with a spread while no group has one in its total.",
+    (("reward/zero_variance_groups", "reward/all_fail_groups", "reward/group_std_mean", "reward/std"),),
+    judge,
+    ("reward/mean", "reward/max", "reward/part/{part}/std", "policy/entropy", "rollout/unique_share"),
+    ("reward_dead", "grader_failing", "reward_collapse", "constant_policy", "truncation"),
+)
