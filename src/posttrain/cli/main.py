@@ -18,7 +18,7 @@ from cyclopts.exceptions import CycloptsError, UnknownOptionError
 from posttrain import __version__
 from posttrain.cli.doctor import doctor
 from posttrain.cli.explain import explain
-from posttrain.cli.interrupts import EXIT_INTERRUPTED, AnnouncedInterrupt, handle_interrupts
+from posttrain.cli.interrupts import EXIT_INTERRUPTED, handle_interrupts, tell_interrupted
 from posttrain.errors import InputError, PosttrainError
 
 EXIT_INPUT, EXIT_INTERNAL = 2, 3
@@ -231,10 +231,8 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         return _fail(_usage_problem(error), EXIT_INPUT)
     except PosttrainError as error:
         return _fail(str(error), error.exit_code)
-    except AnnouncedInterrupt:
-        return EXIT_INTERRUPTED
     except KeyboardInterrupt:
-        return _fail("interrupted", EXIT_INTERRUPTED)
+        return tell_interrupted()
     except BrokenPipeError:
         # The reader of our output (head, less) has left; nothing more can be said to it, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
