@@ -1,0 +1,103 @@
+"""The anchor to the reference holds the policy back, or has no effect at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.finding import Finding, Observation, Severity
+from posttrain.faultmap.history import Course, History
+from posttrain.faultmap.patterns import rolling_median
+from posttrain.faultmap.patterns_events import episode, first_of, smooth_on
+from posttrain.faultmap.patterns_progress import progress
+from posttrain.faultmap.patterns_reward import signal_share
+from posttrain.faultmap.weighing import scene_of, supported
+from posttrain.faultmap.weighing_update import KL_TOO_FAR, causes_of
+
+NAME = "anchor_strength"
+STRONG = 0.02
+"""Weights in use lie between 0.001 and 0.04."""
+SETTLED = 20
+HELD = 0.05
+INERT_TERM = 0.02
+
+
+def judge(history: History) -> Sequence[Finding]:
+    """Judges only where the weight of the anchor is known and not 0."""
+    weight = history.facts.anchor_weight
+    kl = first_of(history, "policy/anchor_kl")
+    if not weight or len(kl) < SETTLED:
+        return ()
+    blocks = _blocks(history, kl, weight) if weight >= STRONG else ()
+    return blocks or _inert(history, kl, weight)
+
+
+def _blocks(history: History, kl: Course, weight: float) -> Sequence[Finding]:
+    """Divergence tiny and level, groups with signal, reward where it began."""
+    smooth = rolling_median(kl.values, 5)
+    lagged = np.concatenate([np.full(min(10, len(kl)), np.nan), smooth[:-10]])
+    level = (smooth < HELD) & (np.abs(smooth - lagged) < 0.5 * np.fmax(smooth, lagged) + 1e-4)
+    p = progress(history, kl.steps)
+    signal = signal_share(history)
+    differs = Course(signal.name, signal.steps, rolling_median(signal.values, 15)).on(kl.steps) > 0.3
+    stands = p.stands & ~p.saturated & ~p.fallen()
+    late = np.arange(len(kl)) >= SETTLED - 1
+    found = episode(level & differs & stands & late, 5, np.zeros(len(kl), np.bool_))
+    if found is None or found.last is not None:
+        return ()
+    chosen = supported("anchor_too_strong", f"weight {weight:g} holds the divergence at {smooth[-1]:.2g}")
+    return (
+        Finding(
+            NAME, "anchor_blocks", chosen.cause, Severity.WARN, 0.65,
+            f"Under an anchor of weight {weight:g} the divergence stays at {smooth[-1]:.2g} nats per token and the "
+            f"reward at {p.now[-1]:.3g}, although groups differ.",
+            int(kl.steps[0]), None,
+            (
+                Observation(kl.name, int(kl.steps[-1]), float(kl.values[-1]), "it has stopped growing"),
+                Observation(p.name, int(kl.steps[-1]), float(p.now[-1]), f"at the start {p.start:.3g}"),
+            ),
+            causes_of(scene_of(history, int(kl.steps[0])), "anchor_blocks", chosen),
+        ),
+    )  # fmt: skip
+
+
+def _inert(history: History, kl: Course, weight: float) -> Sequence[Finding]:
+    """Divergence above 1 nat and growing while its term is nothing beside the spread of the rewards."""
+    smooth = rolling_median(kl.values, 5)
+    spread = smooth_on(history, "reward/group_std_mean", kl.steps, 15)
+    yardstick = np.where(np.isfinite(spread) & (spread > 0), spread, 1.0)
+    lagged = np.concatenate([np.full(min(10, len(kl)), np.nan), smooth[:-10]])
+    grows = smooth > 1.2 * lagged
+    found = episode((smooth > KL_TOO_FAR) & (weight * smooth < INERT_TERM * yardstick) & grows, 5)
+    if found is None:
+        return ()
+    at, onset = found.point(kl.steps), int(kl.steps[found.onset])
+    p = progress(history, kl.steps)
+    term = weight * float(smooth[at])
+    chosen = supported("anchor_inert", f"at a divergence of {smooth[at]:.3g} its term is only {term:.2g}")
+    return (
+        Finding(
+            NAME, "kl_inert", chosen.cause, Severity.WARN if bool(p.fallen()[at]) else Severity.INFO, 0.7,
+            f"The divergence grew to {smooth[at]:.3g} nats per token, and the anchor of weight {weight:g} adds only "
+            f"{term:.2g} to the loss.",
+            onset, found.end(kl.steps),
+            (Observation(kl.name, int(kl.steps[at]), float(kl.values[at]), f"it began at {kl.values[0]:.2g}"),),
+            causes_of(scene_of(history, onset), "kl_inert", chosen),
+        ),
+    )  # fmt: skip
+
+
+DETECTOR = Detector(
+    name=NAME,
+    symptom="anchor_blocks",
+    title="The anchor is too strong, or has no effect",
+    pattern="Too strong: weight of 0.02 or more, divergence below 0.05 that has stopped growing, reward not above its "
+    "start while 30 % of the groups differ, at five points after the first 20. No effect: divergence above 1 nat and "
+    "still growing while weight x divergence is below 2 % of the rewards' spread within groups.",
+    needs=(("policy/anchor_kl",), ("reward/mean", "reward/success")),
+    judge=judge,
+    sharpened_by=("reward/group_std_mean", "reward/zero_variance_groups", "policy/grad_norm"),
+    yields_to=("reward_dead", "no_group_signal", "mismatch", "grader_failing", "learning_rate"),
+)

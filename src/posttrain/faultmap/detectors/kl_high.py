@@ -1,0 +1,76 @@
+"""The divergence from the reference runs away and takes the reward along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.finding import Finding, Observation, Severity
+from posttrain.faultmap.history import History
+from posttrain.faultmap.patterns import rolling_median
+from posttrain.faultmap.patterns_events import episode, first_of
+from posttrain.faultmap.patterns_progress import progress
+from posttrain.faultmap.weighing import scene_of, supported
+from posttrain.faultmap.weighing_update import KL_TOO_FAR, choose
+
+NAME = "kl_high"
+SYMPTOM = "kl_high"
+LAG = 10
+_ORDER = (
+    "reward_hacked",
+    "prompt_handled_differently",
+    "stale_weights",
+    "numerics_differ",
+    "data_too_old",
+    "batch_reused_too_often",
+    "anchor_inert",
+)
+
+
+def judge(history: History) -> Sequence[Finding]:
+    """Above 1 nat, at least doubled within ten points or three times the start, while the reward fell or never rose."""
+    kl = first_of(history, "policy/anchor_kl")
+    if len(kl) < 4:
+        return ()
+    smooth = rolling_median(kl.values, 3)
+    lagged = np.concatenate([np.full(min(LAG, len(kl)), smooth[0]), smooth[:-LAG]])
+    high = (smooth > KL_TOO_FAR) & (smooth > 2.0 * lagged)
+    ever = np.logical_or.accumulate(high)
+    p = progress(history, kl.steps)
+    harm = p.fallen() | (p.stands & ~p.saturated)
+    found = episode(ever & (smooth > KL_TOO_FAR) & harm & np.isfinite(p.now), 3, ~(smooth > 0.5 * KL_TOO_FAR))
+    if found is None:
+        return ()
+    at, onset = found.point(kl.steps), int(kl.steps[found.onset])
+    default = supported("learning_rate_too_high", f"the divergence reached {smooth[at]:.3g} nats per token")
+    chosen, rest = choose(scene_of(history, onset), SYMPTOM, _ORDER, default)
+    lost = bool(p.fallen()[at])
+    return (
+        Finding(
+            NAME, SYMPTOM, chosen.cause, Severity.CRITICAL if lost and p.now[at] < 0.3 * p.best[at] else Severity.WARN,
+            0.5 if chosen is default else 0.6,
+            f"The divergence from the reference is {smooth[at]:.3g} nats per token and the reward {p.now[at]:.3g} (its "
+            f"best: {p.best[at]:.3g}).",
+            onset, found.end(kl.steps),
+            (
+                Observation(kl.name, int(kl.steps[at]), float(kl.values[at]), f"it began at {kl.values[0]:.2g}"),
+                Observation(p.name, int(kl.steps[at]), float(p.now[at]), f"its best was {p.best[at]:.3g}"),
+            ),
+            rest,
+        ),
+    )  # fmt: skip
+
+
+DETECTOR = Detector(
+    name=NAME,
+    symptom=SYMPTOM,
+    title="The divergence from the reference runs away",
+    pattern="Divergence (median of 3) above 1 nat per token after it doubled within ten points, while the reward lies "
+    "clearly below its best or never rose, at three points in a row.",
+    needs=(("policy/anchor_kl",), ("reward/mean", "reward/success")),
+    judge=judge,
+    sharpened_by=("policy/grad_norm", "policy/entropy", "policy/updates"),
+    yields_to=("learning_rate", "mismatch", "reward_hacking", "nonfinite", "ratio_tail", "reward_collapse"),
+)

@@ -1,0 +1,160 @@
+"""Attempts that end at the cap: a missed stop token, a cap too short, or a metric that counts wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
+from posttrain.faultmap.gap import find_gap
+from posttrain.faultmap.history import Course, History, Mask, Values
+from posttrain.faultmap.patterns import rolling_median
+from posttrain.faultmap.patterns_events import Episode, episode, first_of, start_level
+from posttrain.faultmap.patterns_progress import Progress, progress
+from posttrain.faultmap.weighing import ruled_out, scene_of, supported
+from posttrain.faultmap.weighing_update import causes_of
+
+NAME = "truncation"
+SYMPTOM = "truncation"
+HALF = 0.5
+NEARLY_ALL = 0.9
+START_POINTS = 10
+
+
+def judge(history: History) -> Sequence[Finding]:
+    """At least half of the attempts cut: from the start without getting better, or from some step on."""
+    cut = first_of(history, "rollout/truncated_share")
+    if len(cut) < 4:
+        return ()
+    smooth = rolling_median(cut.values, 5)
+    p = progress(history, cut.steps)
+    start = start_level(cut.values, 5)
+    risen = episode((rolling_median(cut.values, 3) >= max(HALF, start + 0.3)), 3, ~(cut.values > start + 0.15))
+    if risen is not None:
+        return (_finding(history, cut, risen, p, is_late=True),)
+    found = episode(_from_start(smooth, start, p), 1, np.zeros(len(cut), np.bool_))
+    return () if found is None else (_finding(history, cut, found, p, is_late=False),)
+
+
+def _from_start(smooth: Values, start: float, p: Progress) -> Mask:
+    """High at every point so far and not on its way down: nearly all for ten points, or half for 20 without a gain."""
+    count = np.arange(1, len(smooth) + 1)
+    always = np.logical_and.accumulate(smooth >= HALF) & (smooth >= start - 0.05)
+    nearly_all = (smooth >= NEARLY_ALL) & (count >= START_POINTS)
+    in_vain = p.stands & ~p.saturated & (count >= 2 * START_POINTS)
+    return always & (nearly_all | in_vain)
+
+
+def _finding(history: History, cut: Course, found: Episode, p: Progress, *, is_late: bool) -> Finding:
+    at, onset = found.point(cut.steps), int(cut.steps[found.onset])
+    share = float(np.median(cut.values[max(at - 4, found.onset) : at + 1]))
+    cause, confidence, reason = _why(history, cut, found, share, p, is_late)
+    scene = scene_of(history, onset)
+    other = {"stop_token_missed": "length_cap_too_short", "length_cap_too_short": "stop_token_missed"}.get(cause)
+    judged: list[Candidate] = [supported(cause, reason)]
+    if other is not None and confidence >= 0.7:
+        judged.append(ruled_out(other, reason))
+    return Finding(
+        NAME,
+        SYMPTOM,
+        cause,
+        _severity(p, found, at, cause, is_late),
+        confidence,
+        f"{share:.0%} of the attempts count as cut off: {reason}.",
+        onset,
+        found.end(cut.steps),
+        _evidence(history, cut, at, found.onset),
+        causes_of(scene, SYMPTOM, *judged),
+    )
+
+
+def _why(
+    history: History, cut: Course, found: Episode, share: float, p: Progress, is_late: bool
+) -> tuple[str, float, str]:
+    at = found.point(cut.steps)
+    step = int(cut.steps[at])
+    longest, mean = _newest(history, "rollout/length_max", step), _newest(history, "rollout/length_mean", step)
+    cap = history.facts.max_new_tokens
+    if cap is not None and longest is not None and longest < 0.9 * cap:
+        return "stop_token_missed", 0.9, f"the longest has {longest:.0f} tokens, far under the cap of {cap}"
+    if longest is not None and mean is not None and share >= 0.95 and mean < 0.75 * longest:
+        return "stop_token_missed", 0.8, f"their mean length is {mean:.0f}, but the longest has {longest:.0f} tokens"
+    if is_late:
+        return _why_late(history, cut, found, share)
+    if share >= 0.95 and p.known and float(p.attained[at]) >= 0.3:
+        won = f"{float(p.attained[at]):.0%} of what is possible is won"
+        return "stop_token_missed", 0.6, f"yet {won}: the answer is there, and the attempt does not end"
+    return "length_cap_too_short", 0.6, "since the first step, and not fewer with training"
+
+
+def _why_late(history: History, cut: Course, found: Episode, share: float) -> tuple[str, float, str]:
+    onset = found.onset
+    before = float(np.median(cut.values[max(onset - 5, 0) : onset])) if onset else float("nan")
+    jump = float(np.median(cut.values[onset : onset + 3])) - before
+    gap = find_gap(history)
+    near = gap is not None and abs(gap.onset_step - int(cut.steps[onset])) <= 3 * _spacing(cut)
+    if gap is not None and near and gap.cause in ("weights_corrupted_in_sync", "stale_weights"):
+        return gap.cause, 0.6, f"sampler and trainer parted in the same steps ({gap.reason})"
+    if jump >= 0.4:
+        return "stop_token_missed", 0.75, f"the share went from {before:.0%} to {before + jump:.0%} at once"
+    if share >= 0.95 and before < 0.5:
+        return "length_cap_too_short", 0.5, f"the share grew from {before:.0%} as attempts became longer"
+    return "length_cap_too_short", 0.55, f"the share grew from {before:.0%}"
+
+
+def _severity(p: Progress, found: Episode, at: int, cause: str, is_late: bool) -> Severity:
+    if is_late and p.known and bool(p.fallen()[at]):
+        return Severity.CRITICAL if p.now[at] < 0.3 * p.best[at] else Severity.WARN
+    if not is_late and found.last is not None:
+        return Severity.INFO
+    harmless = p.known and bool(p.saturated[at])
+    return Severity.INFO if harmless and cause != "stop_token_missed" else Severity.WARN
+
+
+def _newest(history: History, name: str, step: int) -> float | None:
+    values = history.course(name).finite.between(-1, step).values[-5:]
+    return float(np.median(values)) if len(values) else None
+
+
+def _spacing(course: Course) -> int:
+    return int(np.median(np.diff(course.steps))) if len(course) > 1 else 1
+
+
+def _evidence(history: History, cut: Course, at: int, onset: int) -> tuple[Observation, ...]:
+    step = int(cut.steps[at])
+    seen = [
+        Observation(cut.name, int(cut.steps[onset]), float(cut.values[onset]), "where it began"),
+        Observation(cut.name, step, float(cut.values[at]), "its newest value"),
+    ]
+    for name, shows in (
+        ("rollout/length_max", "the longest attempt"),
+        ("rollout/length_mean", "the mean attempt"),
+        ("reward/mean", "the reward meanwhile"),
+    ):
+        value = history.course(name).at(step)
+        if value is not None and np.isfinite(value):
+            seen.append(Observation(name, step, value, shows))
+    return tuple(seen)
+
+
+DETECTOR = Detector(
+    name=NAME,
+    symptom=SYMPTOM,
+    title="Attempts are cut off, or count as if they were",
+    pattern="90 % cut at each of the first ten points, or half at each of the first 20 without a gain in reward, and "
+    "not falling; or the share rises by 30 points to at least half at three points in a row. A longest attempt under "
+    "90 % of the cap, or a mean under 75 % of the longest with all cut, means a stop token that is not recognised.",
+    needs=(("rollout/truncated_share",),),
+    judge=judge,
+    sharpened_by=("rollout/length_max", "rollout/length_mean", "reward/mean", "reward/success"),
+    yields_to=(
+        "mismatch",
+        "reward_hacking",
+        "reward_collapse",
+        "learning_rate",
+        "constant_policy",
+        "entropy_explosion",
+    ),
+)
