@@ -69,14 +69,19 @@ _TEMPLATES: tuple[tuple[re.Pattern[str], Signal], ...] = tuple(
 )
 
 
+def find_signal(name: str) -> Signal | None:
+    """The signal of a concrete name, templated ones included; ``None`` where there is none."""
+    if name in SIGNALS and "{" not in name:
+        return SIGNALS[name]
+    return next((signal for pattern, signal in _TEMPLATES if pattern.fullmatch(name)), None)
+
+
 @lru_cache(maxsize=4096)
 def signal_for(name: str) -> Signal:
     """The signal of a concrete name, templated ones included. Raises UnknownSignalError with the nearest name."""
-    if name in SIGNALS and "{" not in name:
-        return SIGNALS[name]
-    for pattern, signal in _TEMPLATES:
-        if pattern.fullmatch(name):
-            return signal
+    found = find_signal(name)
+    if found is not None:
+        return found
     nearest = difflib.get_close_matches(name, SIGNALS, n=1)
     raise UnknownSignalError(name, nearest[0] if nearest else None)
 

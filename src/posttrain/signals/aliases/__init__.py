@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from posttrain.signals.aliases import areal, nemo_rl, openrlhf, plain, prime_rl, slime, trl, verl
 from posttrain.signals.framework import Alias, Framework
-from posttrain.signals.registry import SIGNALS, UnknownSignalError, signal_for
+from posttrain.signals.registry import SIGNALS, find_signal, signal_for
 
 ALIASES: Mapping[Framework, tuple[Alias, ...]] = MappingProxyType(
     {
@@ -127,11 +127,7 @@ def find_alias(framework: Framework, key: str) -> tuple[str, Alias] | None:
 
 
 def _own(key: str) -> tuple[str, Alias] | None:
-    try:
-        signal_for(key)
-    except UnknownSignalError:
-        return None
-    return key, Alias(key, key)
+    return (key, Alias(key, key)) if find_signal(key) is not None else None
 
 
 def _spellings(framework: Framework, key: str) -> list[str]:
