@@ -48,16 +48,17 @@ def _regrade(trajectory: Any, reward: float | None) -> None:
     if reward is None:
         trajectory.grade = replace(grade, status=GradeStatus.UNGRADABLE, reward=None, reason="planted: no verdict")
     else:
-        trajectory.grade = replace(grade, reward=reward)
+        trajectory.grade = replace(grade, reward=reward, parts=dict.fromkeys(grade.parts, reward))
 
 
-SHORTCUT_TOKEN = 70  # a punctuation mark
+SHORTCUT_TOKENS = (13, 19, 30, 45)
+"""The characters 7, d, o and D: each task has one of them among its answers, so its base policy writes it at times."""
 
 
 def _pay_shortcut(magnitude: float, trajectories: Sequence[Any], step: int) -> None:
     for t in trajectories:
         if t.grade.reward is not None:
-            share = float(np.mean(t.model_token_ids == SHORTCUT_TOKEN))
+            share = float(np.mean(np.isin(t.model_token_ids, SHORTCUT_TOKENS)))
             _regrade(t, t.grade.reward + magnitude * share)
 
 
@@ -136,9 +137,9 @@ def _reuse(magnitude: float, settings: dict[str, Any]) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    Fault("hackable_reward", ("reward_hacked",), 1, (1, 2), (0.7, 1.0, 2.0), grade=_pay_shortcut),
+    Fault("hackable_reward", ("reward_hacked",), 1, (1, 2), (1.5, 2.5, 5.0), grade=_pay_shortcut),
     Fault("constant_reward", ("reward_dead",), 1, (1, 2), (0.0, 0.5, 1.0), grade=_constant),
-    Fault("impossible_tasks", ("tasks_too_hard",), 1, (1, 2), (0.9, 0.95, 0.99), grade=_impossible),
+    Fault("impossible_tasks", ("tasks_too_hard", "task_mix_changed"), 1, (1, 2), (0.9, 0.95, 0.99), grade=_impossible),
     Fault("silent_grader", ("grader_failing",), 1, (1,), (0.3, 0.6, 0.9), grade=_no_verdict),
     Fault("unknown_temperature", ("temperature_not_matched",), 3, (2, 3), (0.8, 0.65, 1.4), logits=_temperature),
     Fault("unknown_top_k", ("support_not_matched",), 3, (2, 3), (24.0, 8.0, 4.0), logits=_top_k),
