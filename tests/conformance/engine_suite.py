@@ -281,6 +281,25 @@ class EngineSuite(ABC):
         assert ids_of(single["r3"]) == ids_of(done["r3"])
         alone.close()
 
+    def test_prompts_that_begin_alike_are_as_if_each_were_alone(self, engine: Engine) -> None:
+        start = self.prompt(14, 1)
+        prompts = [np.append(start, self.prompt(n, 10 + n)).astype(np.int32) for n in (1, 6, 3)]
+        prompts += [start, start[:9], self.prompt(14, 2), prompts[0]]
+        requests = [request(f"r{i}", p, 6, i, ignore_stop=True) for i, p in enumerate(prompts)]
+        together = finish(engine, requests)
+        stats = engine.stats()
+        total = sum(map(len, prompts))
+        assert stats.prefilled_tokens + stats.shared_prompt_tokens == total
+        if engine.capabilities.prefix_sharing:
+            assert stats.prefilled_tokens < total - len(prompts[0])
+        for r in requests:
+            ids = ids_of(together[r.request_id])
+            row = np.concatenate([r.token_ids, ids]).astype(np.int32)
+            score = engine.score([row])[0][len(r.token_ids) :]
+            np.testing.assert_allclose(logprobs_of(together[r.request_id]), score, rtol=0, atol=self.tolerance)
+            if self.exact_batching:
+                assert ids == ids_of(finish(engine, [r])[r.request_id])
+
     def test_kv_memory_is_bounded_and_what_does_not_fit_waits(self) -> None:
         need = 64 * self.bytes_per_token()
         engine = self.make(Limits(kv_bytes=3 * need))
@@ -291,7 +310,7 @@ class EngineSuite(ABC):
         while len(found) < len(requests):
             found |= {c.request_id: c for c in engine.poll()}
             stats = engine.stats()
-            assert stats.kv_bytes_used <= stats.kv_bytes_limit == 3 * need
+            assert stats.kv_bytes_used <= stats.kv_bytes_allocated <= stats.kv_bytes_limit == 3 * need
             most = max(most, stats.running)
         assert 2 <= most <= 9
         roomy = self.make(Limits())
@@ -309,8 +328,26 @@ class EngineSuite(ABC):
         found: dict[str, Completion] = {}
         while len(found) < 11:
             found |= {c.request_id: c for c in engine.poll()}
-            assert engine.stats().kv_bytes_used <= limit
+            assert engine.stats().kv_bytes_allocated <= limit
         assert len(ids_of(found["long"])) == 20
+        engine.close()
+
+    def test_memory_used_is_that_of_running_tokens(self) -> None:
+        """What is allocated stays when rows leave, so it says nothing about use."""
+        engine = self.make(Limits())
+        assert engine.stats().kv_bytes_used == 0
+        lengths = [3, 30, 9]
+        engine.submit([request(f"r{i}", self.prompt(5 + i, i), n, i, ignore_stop=True) for i, n in enumerate(lengths)])
+        running = dict(enumerate(lengths))
+        used: list[int] = []
+        while running:
+            done = engine.poll()
+            for completion in done:
+                del running[int(completion.request_id[1:])]
+            used.append(engine.stats().kv_bytes_used)
+            assert len(running) * 5 <= used[-1] / self.bytes_per_token() <= sum(7 + n for n in running.values())
+            assert used[-1] <= engine.stats().kv_bytes_allocated
+        assert used[-1] == 0 < max(used)
         engine.close()
 
     def test_a_request_larger_than_the_memory_is_refused(self) -> None:

@@ -322,6 +322,7 @@ def write_engine(directory: RunDirectory, steps: int, generator: np.random.Gener
             waiting=max(0, left - 64) if sampling else 0,
             preempted=0,
             kv_bytes_used=int(3e6 * min(left, 64)) if sampling else 0,
+            kv_bytes_allocated=int(2e8),
             kv_bytes_limit=int(3e8),
             cpu_share=0.93,
         )

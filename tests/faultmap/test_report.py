@@ -143,7 +143,7 @@ def test_the_three_engine_series_share_one_time_axis(parsed: Page) -> None:
     engine = [charts[f"engine-{i}"] for i in range(1, 4)]
     assert engine[0]["x"] == engine[1]["x"] == engine[2]["x"]
     assert {s["name"] for c in engine for s in c["series"]} == {
-        "rollout", "training", "KV memory used", "running", "waiting",
+        "rollout", "training", "KV memory used", "KV memory allocated", "running", "waiting",
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ class Counters:
     waiting: int = 5
     preempted: int = 1
     kv_bytes_used: int = 1000
+    kv_bytes_allocated: int = 3000
     kv_bytes_limit: int = 4000
     generated_tokens: int = 0
     policy_version: int = 2
@@ -61,7 +62,8 @@ def test_rates_are_over_the_time_between_samples(tmp_path: Path) -> None:
     assert sum(s.trained_tokens_per_second or 0 for s in others) / len(others) == pytest.approx(1_000, rel=0.2)
     last = others[-1]
     assert (last.attempt, last.phase, last.running, last.waiting, last.preempted) == (4, "rollout", 3, 5, 1)
-    assert (last.kv_bytes_used, last.kv_bytes_limit, last.policy_version) == (1000, 4000, 2)
+    assert (last.kv_bytes_used, last.kv_bytes_allocated, last.kv_bytes_limit) == (1000, 3000, 4000)
+    assert last.policy_version == 2
     assert (last.device_memory, last.device_utilisation) == (77, 0.5)
     assert last.cpu_share is not None
     assert 0.0 <= last.cpu_share <= 1.2

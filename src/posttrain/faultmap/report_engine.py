@@ -78,7 +78,10 @@ def _rates(samples: Sequence[EngineSample]) -> _Panel:
 
 
 def _kv(samples: Sequence[EngineSample]) -> _Panel:
-    columns: list[_Column] = [("KV memory used", lambda s: _ratio(s.kv_bytes_used, s.kv_bytes_limit))]
+    columns: list[_Column] = [
+        ("KV memory used", lambda s: _ratio(s.kv_bytes_used, s.kv_bytes_limit)),
+        ("KV memory allocated", lambda s: _ratio(s.kv_bytes_allocated, s.kv_bytes_limit)),
+    ]
     return "KV memory, share of its limit", _present(columns, samples), True
 
 

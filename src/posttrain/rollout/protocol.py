@@ -50,12 +50,17 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot. Counters and ``kv_bytes_peak`` run since start; rows and ``kv_bytes_used`` are now."""
+    """A snapshot. Counters and ``kv_bytes_peak`` run since start; the rest is now.
+
+    Keys and values: ``kv_bytes_used`` is what the tokens of the running rows take, ``kv_bytes_allocated`` what is held
+    for them, ``kv_bytes_peak`` the most that was held.
+    """
 
     running: int
     waiting: int
     preempted: int
     kv_bytes_used: int
+    kv_bytes_allocated: int
     kv_bytes_peak: int
     kv_bytes_limit: int
     generated_tokens: int

@@ -44,7 +44,12 @@ class EngineCounters(Protocol):
 
     @property
     def kv_bytes_used(self) -> int:
-        """Memory held by keys and values."""
+        """Memory that the keys and values of running requests take."""
+        ...
+
+    @property
+    def kv_bytes_allocated(self) -> int:
+        """Memory held for keys and values, used or not."""
         ...
 
     @property
@@ -89,6 +94,7 @@ class EngineSample:
     waiting: int | None = None
     preempted: int | None = None
     kv_bytes_used: int | None = None
+    kv_bytes_allocated: int | None = None
     kv_bytes_limit: int | None = None
     policy_version: int | None = None
     cpu_share: float | None = None
@@ -199,6 +205,7 @@ class EngineSampler:
             waiting=None if engine is None else engine.waiting,
             preempted=None if engine is None else engine.preempted,
             kv_bytes_used=None if engine is None else engine.kv_bytes_used,
+            kv_bytes_allocated=None if engine is None else engine.kv_bytes_allocated,
             kv_bytes_limit=None if engine is None else engine.kv_bytes_limit,
             policy_version=None if engine is None else engine.policy_version,
             cpu_share=None if cpu is None else round(cpu / _cores(self._process), 4),

@@ -77,7 +77,8 @@ One object about every second; rates are over the time since the line before, `n
 | `generated_tokens_per_second` | tokens sampled by the engine |
 | `trained_tokens_per_second` | tokens trained |
 | `running`, `waiting`, `preempted` | requests decoded, requests waiting, and requests put back since start |
-| `kv_bytes_used`, `kv_bytes_limit` | memory of keys and values |
+| `kv_bytes_used`, `kv_bytes_limit` | keys and values: what running requests take, and what may be held |
+| `kv_bytes_allocated` | memory held for keys and values, used or not |
 | `policy_version` | weights the engine holds |
 | `cpu_share`, `memory` | this process: share of its cores (0 to 1), resident bytes |
 | `device_memory`, `device_utilisation` | the accelerator: bytes allocated, share of time computing |

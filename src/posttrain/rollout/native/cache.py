@@ -14,6 +14,7 @@ import torch
 
 from posttrain.model.attention import AttentionCall, BlockLayout
 from posttrain.model.packing import Block
+from posttrain.rollout.native.prompts import prompt_places
 
 GROWTH = 32
 """Capacity grows by this many tokens at a time, so that attention reads a contiguous, barely padded cache."""
@@ -55,9 +56,9 @@ class KVCache:
         """Bytes held now."""
         return self._data.numel() * self._data.element_size()
 
-    def layer(self, layer: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the first ``rows`` rows, each (B, K, C, D), contiguous views."""
-        return self._data[layer, 0, :rows], self._data[layer, 1, :rows]
+    def layer(self, layer: int, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of some rows, each (rows, K, C, D), contiguous views."""
+        return self._data[layer, 0, rows], self._data[layer, 1, rows]
 
     def reserve(self, rows: int, tokens: int, live_rows: int) -> None:
         """Make room for ``rows`` rows of ``tokens`` tokens, keeping the first ``live_rows``.
@@ -86,47 +87,44 @@ class KVCache:
         """Copy one row over another."""
         self._data[:, :, target] = self._data[:, :, source]
 
-    def copy_prefix(self, source: int, targets: Sequence[int], tokens: int) -> None:
-        """Copy the first ``tokens`` of a row to others."""
-        if targets:
-            index = torch.tensor(list(targets), device=self._device)
-            prefix = self._data[:, :, source : source + 1, :, :tokens]
-            self._data[:, :, :, :, :tokens].index_copy_(2, index, prefix.expand(-1, -1, len(targets), -1, -1, -1))
-
-    def write_prompt(self, layer: int, row: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Store a prompt's keys and values, (K, P, D) each."""
-        self._data[layer, 0, row, :, : key.shape[1]] = key
-        self._data[layer, 1, row, :, : value.shape[1]] = value
-
 
 class PrefillLayout(BlockLayout):
     """Packed prompts that attend as in training and leave their keys and values in the cache."""
 
-    def __init__(self, blocks: Sequence[Block], rows: Sequence[int], cache: KVCache, device: torch.device) -> None:
+    def __init__(
+        self, blocks: Sequence[Block], owners: Sequence[Sequence[int]], cache: KVCache, device: torch.device
+    ) -> None:
+        """``owners[i]`` are the rows that get the prompt whose sequence has index i."""
         super().__init__(blocks, device)
-        self._spans: list[tuple[int, int, int]] = []
         self._cache = cache
-        start = 0
-        for block, row in zip(blocks, rows, strict=True):
-            self._spans.append((row, start, start + len(block)))
-            start += len(block)
+        taken: list[npt.NDArray[np.int64]] = []
+        rows: list[int] = []
+        for index, packed in prompt_places(blocks):
+            taken += [packed] * len(owners[index])
+            rows += owners[index]
+        lengths = [len(packed) for packed in taken]
+        self._rows = slice(0, max(rows) + 1)
+        self._taken = torch.from_numpy(np.concatenate(taken)).to(device)
+        self._target_rows = torch.from_numpy(np.repeat(np.array(rows, np.int64), lengths)).to(device)
+        self._places = torch.from_numpy(np.concatenate([np.arange(n, dtype=np.int64) for n in lengths])).to(device)
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Attention output, (N, H, D)."""
-        for row, start, end in self._spans:
-            self._cache.write_prompt(call.layer, row, call.key[:, start:end], call.value[:, start:end])
+        keys, values = self._cache.layer(call.layer, self._rows)
+        keys[self._target_rows, :, self._places] = call.key.transpose(0, 1)[self._taken]
+        values[self._target_rows, :, self._places] = call.value.transpose(0, 1)[self._taken]
         return super().attend(call)
 
 
 class DecodeLayout:
-    """One new token per running row, attending to that row's cache. N = B."""
+    """One new token for each of some neighbouring rows, attending to that row's cache. N = rows."""
 
-    def __init__(self, cache: KVCache, lengths: npt.NDArray[np.int64], device: torch.device) -> None:
-        """``lengths`` (B,): tokens already cached in each row; the new token is stored at that place."""
+    def __init__(self, cache: KVCache, rows: slice, lengths: torch.Tensor) -> None:
+        """``lengths`` int64 (rows,): tokens already cached in each row; the new token is stored at that place."""
         self._cache = cache
-        self._rows = len(lengths)
-        self._lengths = torch.from_numpy(lengths).to(device)
-        self._row_index = torch.arange(self._rows, device=device)
+        self._rows = rows
+        self._lengths = lengths
+        self._row_index = torch.arange(len(lengths), device=lengths.device)
         self._masks: dict[int | None, torch.Tensor] = {}
 
     def _mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
@@ -140,9 +138,9 @@ class DecodeLayout:
         return self._masks[window]
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        """Attention output, (B, H, D)."""
+        """Attention output, (rows, H, D)."""
         heads, rows, width = call.query.shape
-        keys, values = self._cache.layer(call.layer, rows)
+        keys, values = self._cache.layer(call.layer, self._rows)
         kv_heads = keys.shape[1]
         keys[self._row_index, :, self._lengths] = call.key.transpose(0, 1)
         values[self._row_index, :, self._lengths] = call.value.transpose(0, 1)

@@ -19,13 +19,15 @@ from torch import nn
 from posttrain.errors import InputError, NonFiniteError
 from posttrain.model.forward import cost_model, forward_hidden, output_weight, target_hidden, to_device
 from posttrain.model.head import HeadSettings, token_logprobs
-from posttrain.model.packing import Block, TrainSequence, build_blocks, pack, plan_micro_batches
+from posttrain.model.packing import TrainSequence, build_blocks, pack, plan_micro_batches
 from posttrain.model.weights import WeightSet
 from posttrain.rollout.native.cache import CacheShape, DecodeLayout, KVCache, PrefillLayout, round_up
+from posttrain.rollout.native.lanes import Lanes
+from posttrain.rollout.native.prompts import common_prefix, prompt_blocks, prompt_places
 from posttrain.rollout.native.replica import Replica
-from posttrain.rollout.native.sampler import NonFiniteLogitsError, Sampler
+from posttrain.rollout.native.sampler import NonFiniteLogitsError, Sampled, Sampler
 from posttrain.rollout.protocol import Capabilities, Completion, EngineStats, Request
-from posttrain.trajectory import FinishReason, FloatArray, Origin, Segment
+from posttrain.trajectory import FinishReason, FloatArray, IntArray, Origin, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,9 @@ class NativeEngine:
         kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self._cache = KVCache(CacheShape(config.num_hidden_layers, kv_heads, width, dtype), self._device)
         self._cost = cost_model(source)
-        self._sampler = Sampler(output_weight(source).shape[0], self._device)
+        self._vocabulary = output_weight(source).shape[0]
+        self._samplers = [Sampler(self._vocabulary, self._device)]
+        self._lanes = Lanes(self._device)
         self._waiting: deque[tuple[Request, float]] = deque()
         self._rows: list[_Row] = []
         self._paused = False
@@ -160,11 +164,11 @@ class NativeEngine:
         chosen: list[_Row] = []
         longest = max((r.length + r.budget - r.generated for r in self._rows), default=0)
         prompts: set[bytes] = set()
-        prompt_tokens = 0
+        prompt_tokens, previous = 0, np.empty(0, np.int32)
         while self._waiting and len(self._rows) + len(chosen) < self.settings.max_running:
             request, submitted = self._waiting[0]
             key = self._prompt_key(request)
-            fresh = 0 if key in prompts else len(request.token_ids)
+            fresh = 0 if key in prompts else len(request.token_ids) - self._shared(previous, request)
             need = max(longest, len(request.token_ids) + self._budget(request))
             rows = len(self._rows) + len(chosen) + 1
             if rows * round_up(need) * self._cache.shape.bytes_per_token > self.settings.kv_bytes:
@@ -174,6 +178,7 @@ class NativeEngine:
             self._waiting.popleft()
             longest, prompt_tokens = need, prompt_tokens + fresh
             prompts.add(key)
+            previous = request.token_ids
             sampling = request.sampling
             stop = frozenset(() if sampling.ignore_stop else sampling.stop_token_ids)
             seed = np.uint64(sampling.seed & 0xFFFF_FFFF_FFFF_FFFF)
@@ -185,8 +190,12 @@ class NativeEngine:
         """Requests of equal key are prefilled together."""
         return request.token_ids.tobytes() if self.settings.share_prompts else request.request_id.encode()
 
+    def _shared(self, previous: IntArray, request: Request) -> int:
+        """Tokens of a prompt that need not be computed after ``previous``."""
+        return common_prefix(previous, request.token_ids) if self.settings.share_prompts else 0
+
     def _prefill(self, fresh: list[_Row]) -> None:
-        """Run each distinct prompt once, copy its keys and values to every row that has it, sample first tokens."""
+        """Run each distinct prompt once, for every row that has it, and sample first tokens."""
         first = len(self._rows)
         tokens = max(len(r.request.token_ids) for r in fresh) + 1
         self._cache.reserve(first + len(fresh), max(tokens, self._needed_capacity()), first)
@@ -194,29 +203,29 @@ class NativeEngine:
         for offset, row in enumerate(fresh):
             owners.setdefault(self._prompt_key(row.request), []).append(first + offset)
         self._rows.extend(fresh)
-        hidden = torch.empty(0)
+        rows_of = list(owners.values())
+        blocks = prompt_blocks(
+            [self._rows[rows[0]].request.token_ids for rows in rows_of], self._cost, self.settings.share_prompts
+        )
         last: list[torch.Tensor] = []
         row_order: list[int] = []
-        blocks = [_prompt_block(self._rows[rows[0]].request) for rows in owners.values()]
-        places = {id(block): rows for block, rows in zip(blocks, owners.values(), strict=True)}
+        computed = 0
         for batch in plan_micro_batches(blocks, self.settings.prefill_tokens, self.settings.prefill_pairs):
             packed = pack(batch)
-            layout = PrefillLayout(batch, [places[id(b)][0] for b in batch], self._cache, self._device)
+            layout = PrefillLayout(batch, rows_of, self._cache, self._device)
             ids = torch.from_numpy(packed.token_ids).to(self._device)
             positions = torch.from_numpy(packed.position_ids).to(self._device)
             hidden = forward_hidden(self.replica.model, ids, positions, layout)
-            self._counters.prefilled += packed.num_tokens
-            end = 0
-            for block in batch:
-                end += len(block)
-                source, *others = places[id(block)]
-                self._cache.copy_prefix(source, others, len(block))
-                self._counters.shared += len(others) * len(block)
-                last.append(hidden[end - 1].expand(1 + len(others), -1))
-                row_order += [source, *others]
-        for index in row_order:
-            self._rows[index].length = len(self._rows[index].request.token_ids)
-        self._sample(torch.cat(last), row_order)
+            computed += packed.num_tokens
+            for index, places in prompt_places(batch):
+                last.append(hidden[places[-1]].expand(len(rows_of[index]), -1))
+                row_order += rows_of[index]
+        for row in fresh:
+            row.length = len(row.request.token_ids)
+        self._counters.prefilled += computed
+        self._counters.shared += sum(row.length for row in fresh) - computed
+        sampled = self._draw(torch.cat(last), [self._rows[i] for i in row_order], self._samplers[0])
+        self._take([(row_order, sampled)])
 
     def _needed_capacity(self) -> int:
         return max((r.length + 1 for r in self._rows), default=0)
@@ -226,20 +235,27 @@ class NativeEngine:
     def _decode(self) -> None:
         rows = len(self._rows)
         self._cache.reserve(rows, self._needed_capacity(), rows)
-        lengths = np.array([r.length for r in self._rows], np.int64)
+        lengths = torch.tensor([r.length for r in self._rows], device=self._device)
         ids = torch.tensor([r.last for r in self._rows], device=self._device)
-        layout = DecodeLayout(self._cache, lengths, self._device)
-        hidden = forward_hidden(self.replica.model, ids, torch.from_numpy(lengths).to(self._device), layout)
+        while len(self._samplers) < self._lanes.count(rows):
+            self._samplers.append(Sampler(self._vocabulary, self._device))
+
+        def step(lane: int, part: slice) -> tuple[list[int], Sampled]:
+            layout = DecodeLayout(self._cache, part, lengths[part])
+            hidden = forward_hidden(self.replica.model, ids[part], lengths[part], layout)
+            drawn = self._draw(hidden, self._rows[part], self._samplers[lane])
+            return list(range(part.start, part.stop)), drawn
+
+        drawn = self._lanes.map(step, rows)
         for row in self._rows:
             row.length += 1
         self._counters.steps += 1
-        self._sample(hidden, list(range(rows)))
+        self._take(drawn)
 
-    def _sample(self, hidden: torch.Tensor, row_order: list[int]) -> None:
-        """Sample one token for each listed row from its last hidden state, and retire rows that end with it."""
-        rows = [self._rows[i] for i in row_order]
+    def _draw(self, hidden: torch.Tensor, rows: Sequence[_Row], sampler: Sampler) -> Sampled:
+        """One token for each row from its last hidden state."""
         try:
-            sampled = self._sampler.sample(
+            return sampler.sample(
                 self.replica.logits(hidden),
                 np.array([r.request.sampling.temperature for r in rows], np.float32),
                 np.array([r.seed for r in rows], np.uint64),
@@ -251,18 +267,22 @@ class NativeEngine:
                 f"the logits for token {bad.generated} of {bad.request.request_id} are not finite "
                 f"under policy version {bad.version}"
             ) from None
+
+    def _take(self, drawn: Sequence[tuple[Sequence[int], Sampled]]) -> None:
+        """Append what was drawn for the rows of these indices, and retire the rows that end with it."""
         now = time.time()
         finished: list[int] = []
-        for index, row, token, logprob in zip(
-            row_order, rows, sampled.token_ids.tolist(), sampled.logprobs.tolist(), strict=True
-        ):
-            row.first_token = row.first_token or now
-            row.tokens.append(token)
-            row.logprobs.append(logprob)
-            row.last = token
-            if token in row.stop_ids or row.generated >= row.budget:
-                finished.append(index)
-        self._counters.generated += len(rows)
+        for indices, sampled in drawn:
+            tokens, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
+            for index, token, logprob in zip(indices, tokens, logprobs, strict=True):
+                row = self._rows[index]
+                row.first_token = row.first_token or now
+                row.tokens.append(token)
+                row.logprobs.append(logprob)
+                row.last = token
+                if token in row.stop_ids or row.generated >= row.budget:
+                    finished.append(index)
+            self._counters.generated += len(indices)
         for index in sorted(finished, reverse=True):
             self._retire(index, self._finish_reason(self._rows[index]))
 
@@ -354,7 +374,8 @@ class NativeEngine:
             running=len(self._rows),
             waiting=len(self._waiting),
             preempted=0,
-            kv_bytes_used=self._cache.nbytes,
+            kv_bytes_used=sum(r.length for r in self._rows) * self._cache.shape.bytes_per_token,
+            kv_bytes_allocated=self._cache.nbytes,
             kv_bytes_peak=self._cache.peak_nbytes,
             kv_bytes_limit=self.settings.kv_bytes,
             generated_tokens=c.generated,
@@ -365,12 +386,8 @@ class NativeEngine:
         )
 
     def close(self) -> None:
-        """Drop requests and free the cache."""
+        """Drop requests, free the cache and end the threads."""
         self._waiting.clear()
         self._rows.clear()
         self._cache.reserve(0, 0, 0)
-
-
-def _prompt_block(request: Request) -> Block:
-    ids = request.token_ids
-    return Block(ids, (TrainSequence(0, ids, np.zeros(len(ids), np.bool_), len(ids), ""),))
+        self._lanes.close()
