@@ -211,7 +211,8 @@ class Loop:
         version = self.bench.trainer.version
         with self._phase("checkpoint"):
             self.journal.checkpoint(self.step, version, self.cursor.to_json())
-            metadata = {"policy_version": version, "schedule": self.schedule.snapshot().to_json()}
+            seed = self.bench.settings.run.seed
+            metadata = {"policy_version": version, "seed": seed, "schedule": self.schedule.snapshot().to_json()}
             write_checkpoint(self.run.checkpoints_path, self.step, self._fill_checkpoint, metadata)
             self.saved = self.step
             prune(self.run.checkpoints_path, self.bench.settings.checkpoint.keep)

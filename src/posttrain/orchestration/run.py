@@ -27,6 +27,7 @@ from posttrain.orchestration.lineage import LineageError
 from posttrain.orchestration.loop import Loop
 from posttrain.orchestration.measure import device_use
 from posttrain.orchestration.progress import Progress
+from posttrain.orchestration.unedited import check_unedited
 from posttrain.orchestration.workbench import (
     Preparation,
     Workbench,
@@ -92,6 +93,7 @@ def resume(path: Path) -> int:
         with Journal.open(run.journal_path, read_only=True) as journal:
             _check_lineage(journal, run)
         return OK
+    check_unedited(run)
     preparation = prepare(resolved.settings, resolved)
     _say(console, preparation)
     return _work(build(preparation), run, console, latest_good(run.checkpoints_path))
