@@ -21,6 +21,7 @@ from posttrain.environment.mixture import TaskSampler
 from posttrain.orchestration.journal import Journal
 from posttrain.orchestration.loop import Loop
 from posttrain.orchestration.progress import Progress
+from posttrain.orchestration.watch import Watch
 from posttrain.orchestration.workbench import Workbench, build, prepare
 from posttrain.rollout.native.engine import NativeEngine
 from posttrain.rundir.directory import RunDirectory
@@ -55,6 +56,7 @@ def load(spec: dict[str, Any]) -> dict[str, Action]:
         metrics=MetricsWriter(run.metrics_path, 1),
         trackers=Trackers([], print),
         progress=Progress(1, console=Console(file=io.StringIO())),
+        watch=Watch.begin(run, 1, 0, bench.settings.faultmap, print),
         attempt=1,
     )
     bench.engine.load_weights(bench.trainer.export())

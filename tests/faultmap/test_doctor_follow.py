@@ -14,7 +14,7 @@ from series import history
 
 from posttrain.errors import InputError
 from posttrain.faultmap.diagnosis import Diagnosis, diagnose
-from posttrain.faultmap.doctor_follow import changes, follow, stamp
+from posttrain.faultmap.doctor_follow import change_lines, follow, stamp
 from posttrain.faultmap.finding import Finding, Severity
 
 
@@ -26,15 +26,15 @@ def diagnosis(*findings: Finding, steps: int = 20) -> Diagnosis:
     ("before", "after", "said"),
     [
         ([], [finding()], "step 20  new  warn  Entropy collapses"),
-        ([finding()], [finding(severity=Severity.CRITICAL)], "was warn  critical"),
+        ([finding()], [finding(severity=Severity.CRITICAL)], "worse  critical"),
         ([finding()], [finding(last=18)], "over  warn"),
-        ([finding()], [], "no longer seen  warn"),
+        ([finding()], [], "gone  warn"),
         ([finding()], [finding(onset=12, confidence=0.9)], ""),
         ([finding(cause="no_exploration")], [finding(cause="reward_hacked")], "new  warn"),
     ],
 )
 def test_what_changed_is_one_line(before: list[Finding], after: list[Finding], said: str) -> None:
-    lines = [line.plain for line in changes(diagnosis(*before), diagnosis(*after))]
+    lines = [line.plain for line in change_lines(diagnosis(*before), diagnosis(*after))]
     assert any(said in line for line in lines) if said else lines == []
 
 
@@ -86,4 +86,4 @@ def test_a_directory_is_stamped_by_its_files_and_one_level_below(tmp_path: Path)
 
 def test_two_moments_of_one_finding_are_the_same() -> None:
     later = dataclasses.replace(finding(), summary="another sentence", onset_step=11)
-    assert changes(diagnosis(finding()), diagnosis(later)) == []
+    assert change_lines(diagnosis(finding()), diagnosis(later)) == []

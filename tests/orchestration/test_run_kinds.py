@@ -151,6 +151,7 @@ def test_what_has_no_grade_is_counted_and_is_in_no_baseline(tmp_path: Path) -> N
         policy=policy,
         run={"steps": 4, "threads": 1, "device": "cpu"},
         rollout={"prompts_per_step": 10, "group_size": 4},
+        faultmap={"stop_on": "off"},
     )
     seen: set[str] = set()
     for number, step in enumerate(steps(run), 1):

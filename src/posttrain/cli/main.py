@@ -16,9 +16,11 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, UnknownOptionError
 
 from posttrain import __version__
+from posttrain.cli.audit import audit
 from posttrain.cli.doctor import doctor
 from posttrain.cli.explain import explain
 from posttrain.cli.interrupts import EXIT_INTERRUPTED, handle_interrupts, tell_interrupted
+from posttrain.cli.paths import explain_path
 from posttrain.errors import InputError, PosttrainError
 
 EXIT_INPUT, EXIT_INTERNAL = 2, 3
@@ -54,6 +56,10 @@ Overrides = Annotated[
     ),
 ]
 
+WatchOverrides = Annotated[
+    str,
+    Parameter(name="FAULTMAP", allow_leading_hyphen=True, help="Settings of `[faultmap]`: `--faultmap.key value`."),
+]
 ConfigAndOverrides = Annotated[
     str,
     Parameter(
@@ -94,15 +100,18 @@ def train(config: ConfigFile, /, *overrides: Overrides, run: NewRun = None) -> i
     return train_run(settings, path)
 
 
-@app.command
-def resume(run: ExistingRun, /) -> int:
-    """Go on with an interrupted or killed run from its last complete checkpoint.
+@app.command(usage="Usage: posttrain resume RUN [--faultmap.SETTING VALUE ...]")
+def resume(run: ExistingRun, /, *overrides: WatchOverrides) -> int:
+    """Go on with an interrupted, stopped or killed run from its last complete checkpoint.
 
-    Settings, threads and micro-batch plan are those stored in the run; work after the checkpoint is done again.
+    Settings, threads and micro-batch plan are those stored in the run; work after the checkpoint is done again. Only
+    who watches the run may change: `--faultmap.ignore NAME` goes on in spite of the finding that stopped it.
 
     For example:
 
         posttrain resume runs/demo-20260101-120000
+
+        posttrain resume runs/demo-20260101-120000 --faultmap.ignore reward_dead
     """
     from posttrain.rundir.directory import RunDirectory
 
@@ -110,7 +119,7 @@ def resume(run: ExistingRun, /) -> int:
 
     from posttrain.orchestration.run import resume as resume_run
 
-    return resume_run(run)
+    return resume_run(run, overrides)
 
 
 @app.command(name="eval", usage="Usage: posttrain eval RUN|MODEL [CONFIG] [--out FILE] [--section.key VALUE ...]")
@@ -197,6 +206,7 @@ def algorithms(row: Annotated[str | None, Parameter(help="Name of an algorithm."
     return 0
 
 
+app.command(audit, usage="Usage: posttrain audit CONFIG [--only NAME,...] [--section.key VALUE ...]")
 app.command(doctor)
 app.command(explain, usage="Usage: posttrain explain [NAME]")
 
@@ -226,7 +236,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     try:
         result: object = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except InputError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail(str(explain_path(error, tokens)), error.exit_code)
     except CycloptsError as error:
         return _fail(_usage_problem(error), EXIT_INPUT)
     except PosttrainError as error:

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from posttrain.errors import InputError
+from posttrain.faultmap.change import Change, Event, changes
 from posttrain.faultmap.diagnosis import Diagnosis
 from posttrain.faultmap.doctor_text import finding_line, print_diagnosis, verdict
-from posttrain.faultmap.finding import Finding
 from posttrain.faultmap.printable import one_line
 
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -43,7 +43,7 @@ def follow(
             except InputError as error:  # a file being replaced is not there for a moment
                 console.print(Text(one_line(str(error)), style="yellow"))
                 continue
-            for line in changes(diagnosis, later):
+            for line in change_lines(diagnosis, later):
                 console.print(line)
             diagnosis = later
     return diagnosis
@@ -67,44 +67,15 @@ def _stamps(path: Path, depth: int) -> Iterator[tuple[str, int, int]]:
         return
 
 
-Key = tuple[str, str, str]
+def change_lines(before: Diagnosis, after: Diagnosis) -> list[Text]:
+    """What changed, one line each, and the verdict; nothing where nothing did."""
+    lines = [_line(change, _last_step(after)) for change in changes(before.all_findings, after.all_findings)]
+    return [*lines, verdict(after)] if lines else []
 
 
-def key_of(finding: Finding) -> Key:
-    """What makes two findings of two moments the same one: detector, symptom and cause."""
-    return finding.detector, finding.symptom, finding.cause
-
-
-def changes(before: Diagnosis, after: Diagnosis) -> list[Text]:
-    """What is new, worse, better or over, one line each; nothing where nothing is."""
-    old = {key_of(f): f for f in before.all_findings}
-    new = {key_of(f): f for f in after.all_findings}
-    lines: list[Text] = []
-    for key, finding in new.items():
-        earlier = old.get(key)
-        what = _change(earlier, finding)
-        if what:
-            line = Text.assemble((f"step {_last_step(after)}  ", "dim"), f"{what}  ", finding_line(finding))
-            line.append(f"  {one_line(finding.summary)}")
-            lines.append(line)
-    for key, finding in old.items():
-        if key not in new:
-            lines.append(
-                Text.assemble((f"step {_last_step(after)}  ", "dim"), "no longer seen  ", finding_line(finding))
-            )
-    if lines:
-        lines.append(verdict(after))
-    return lines
-
-
-def _change(earlier: Finding | None, now: Finding) -> str:
-    if earlier is None:
-        return "new"
-    if earlier.severity != now.severity:
-        return f"was {earlier.severity}"
-    if earlier.last_step is None and now.last_step is not None:
-        return "over"
-    return ""
+def _line(change: Change, step: int) -> Text:
+    line = Text.assemble((f"step {step}  ", "dim"), f"{change.event}  ", finding_line(change.finding))
+    return line if change.event is Event.GONE else line.append(f"  {one_line(change.finding.summary)}")
 
 
 def _last_step(diagnosis: Diagnosis) -> int:

@@ -10,12 +10,14 @@ from pathlib import Path
 import posttrain.orchestration.measure as measure
 from posttrain.environment.mixture import Cursor, TaskSampler
 from posttrain.errors import NonFiniteError
+from posttrain.faultmap.finding import Finding
 from posttrain.orchestration.batch import build_batch, why_untrainable, write_columns
 from posttrain.orchestration.held_out import evaluate_policy, summaries
 from posttrain.orchestration.interrupt import Interrupt
 from posttrain.orchestration.journal import Draw, Journal
 from posttrain.orchestration.progress import Progress, StepSummary
 from posttrain.orchestration.sampling import grade, members_of, sample
+from posttrain.orchestration.watch import Watch
 from posttrain.orchestration.workbench import Workbench
 from posttrain.policy.update import update_policy
 from posttrain.rundir.checkpoints import prune, write_checkpoint
@@ -30,7 +32,8 @@ from posttrain.trajectory import GradeStatus, Group, Role, SamplingParams, group
 class Loop:
     """The state of a run between steps, and the parts it works with. ``step`` is the last step done.
 
-    ``saved`` is the step of the newest checkpoint known to be whole, if there is one.
+    ``saved`` is the step of the newest checkpoint known to be whole, if there is one. ``stopped_by`` is the finding
+    that forbids a next step.
     """
 
     bench: Workbench
@@ -42,16 +45,18 @@ class Loop:
     metrics: MetricsWriter
     trackers: Trackers
     progress: Progress
+    watch: Watch
     attempt: int
     step: int = 0
     trained_tokens: int = 0
     saved: int | None = None
+    stopped_by: Finding | None = None
     clock: measure.PhaseClock = field(default_factory=measure.PhaseClock)
 
     def train(self, interrupt: Interrupt) -> bool:
-        """Run the remaining steps. Returns False if it was interrupted; the state is saved either way."""
+        """Run the remaining steps. Returns False if something stopped it before; the state is saved either way."""
         settings = self.bench.settings
-        while self.step < settings.run.steps and not interrupt.requested:
+        while self.step < settings.run.steps and not interrupt.requested and self.stopped_by is None:
             self.train_step()
             last = self.step == settings.run.steps
             if settings.evaluation.every and self.step % settings.evaluation.every == 0 and not last:
@@ -93,6 +98,7 @@ class Loop:
         values |= {"run/tracker_failures": float(len(self.trackers.failures))}
         self._record("train", values)
         self._show(values)
+        self.stopped_by = self.watch.look(step, last=step == bench.settings.run.steps)
 
     def _evict(self) -> int:
         """Discard groups that have grown too old for the batch that starts now; how many."""
@@ -224,10 +230,11 @@ class Loop:
         trajectories = [t for group in groups for t in group]
         texts = [self.bench.turns.text(t.model_token_ids) for t in trajectories]
         reasons = {g.group_id: g.discard_reason for g in groups if g.discard_reason}
-        self.run.write_step(step, trajectories, texts, reasons)
+        self.watch.trajectory_files[step] = self.run.write_step(step, trajectories, texts, reasons)
 
     def _record(self, phase: str, values: dict[str, float]) -> None:
         self.metrics.write(self.step, self.bench.trainer.version, phase, values)
+        self.watch.add(self.step, values)
         self.trackers.log(self.step, values)
 
     def _show(self, values: dict[str, float]) -> None:

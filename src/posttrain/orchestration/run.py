@@ -6,8 +6,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from posttrain.orchestration.loop import Loop
 from posttrain.orchestration.measure import device_use
 from posttrain.orchestration.progress import Progress
 from posttrain.orchestration.unedited import check_unedited
+from posttrain.orchestration.watch import Watch, check_names, sentence, stop_lines
 from posttrain.orchestration.workbench import (
     Preparation,
     Workbench,
@@ -45,12 +47,14 @@ from posttrain.rundir.metrics import MetricsWriter
 from posttrain.rundir.trackers import TrackerContext, check_trackers, open_trackers
 from posttrain.schedule.machine import Schedule
 from posttrain.schedule.state import SchedulePlan, Snapshot
-from posttrain.settings import Settings
+from posttrain.settings import Settings, settings_from_mapping
 from posttrain.settings.chosen import chosen_objective
+from posttrain.settings.overrides import parse_overrides
 from posttrain.settings.resolve import Resolved, describe
 from posttrain.settings.rules import check_settings
+from posttrain.settings.schema import dotted
 
-OK, INTERRUPTED = 0, 130
+OK, STOPPED, INTERRUPTED = 0, 1, 130
 
 
 class _LastingConsole(Console):
@@ -68,6 +72,7 @@ def train(settings: Settings, path: Path) -> int:
     """
     console = _LastingConsole(highlight=False)
     check_trackers(settings.rundir.trackers)
+    check_names(settings.faultmap)
     preparation = prepare(settings)
     _say(console, preparation)
     check_held_out(preparation)
@@ -79,11 +84,14 @@ def train(settings: Settings, path: Path) -> int:
     return _work(bench, run, console, None)
 
 
-def resume(path: Path) -> int:
-    """Continue a run from its last complete checkpoint. Returns the exit code."""
+def resume(path: Path, overrides: Sequence[str] = ()) -> int:
+    """Continue a run from its last complete checkpoint. Returns the exit code.
+
+    Of the settings only those of ``[faultmap]`` may be given anew; InputError is raised for any other.
+    """
     console = _LastingConsole(highlight=False)
     run = RunDirectory.open(path)
-    resolved = Resolved.from_mapping(run.info().settings.get("resolved", {}))
+    resolved = _watched_anew(Resolved.from_mapping(run.info().settings.get("resolved", {})), overrides)
     check_settings(resolved.settings)
     if list_checkpoints(run.checkpoints_path) and not run.journal_path.is_file():
         problem = f"{run.journal_path.name} is missing, so nobody knows which groups its checkpoints have consumed"
@@ -97,6 +105,17 @@ def resume(path: Path) -> int:
     preparation = prepare(resolved.settings, resolved)
     _say(console, preparation)
     return _work(build(preparation), run, console, latest_good(run.checkpoints_path))
+
+
+def _watched_anew(resolved: Resolved, overrides: Sequence[str]) -> Resolved:
+    """The stored settings with what was given of ``[faultmap]``: the policy does not depend on who watches it."""
+    for override in parse_overrides(overrides):
+        if override.path[0] != "faultmap":
+            problem = "cannot be changed: a resumed run goes on with the settings it was begun with"
+            raise InputError(dotted(override.path), override.text, problem, "Give --faultmap settings only.")
+    settings = settings_from_mapping(resolved.settings.to_mapping(), overrides)
+    check_names(settings.faultmap)
+    return replace(resolved, settings=settings)
 
 
 def evaluate(settings: Settings, out: Path | None) -> int:
@@ -218,6 +237,7 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGo
             )
             trackers = open_trackers(settings.rundir.trackers, context, progress.message)
             stack.callback(trackers.close)
+            watch = Watch.begin(run, attempt.attempt, step, settings.faultmap, progress.finding)
             sampler = TaskSampler(
                 list(bench.environments.values()),
                 settings.run.seed,
@@ -233,6 +253,7 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGo
                 metrics,
                 trackers,
                 progress,
+                watch,
                 attempt.attempt,
                 step,
                 saved=step if found is not None and found.path is not None else None,
@@ -250,6 +271,11 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGo
             )
             with progress, Interrupt(progress.stopping) as interrupt:
                 finished = _run_loop(loop, interrupt)
+            if not finished and loop.stopped_by is not None:
+                outcome, detail = "stopped", sentence(loop.stopped_by)
+                for line in stop_lines(loop.stopped_by, loop.step, run.path):
+                    console.print(line, soft_wrap=True, markup=False)
+                return STOPPED
             if not finished:
                 outcome = "interrupted"
                 console.print(f"stopped after step {loop.step}; go on with: posttrain resume {run.path}")
@@ -269,6 +295,8 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGo
 
 def _run_loop(loop: Loop, interrupt: Interrupt) -> bool:
     evaluation = loop.bench.settings.evaluation
+    if 0 < loop.step < loop.bench.settings.run.steps:
+        loop.stopped_by = loop.watch.look(loop.step, last=True)
     if evaluation.at_start and loop.step == 0:
         loop.evaluate(evaluation.samples)
     if not loop.train(interrupt):

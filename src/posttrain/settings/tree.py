@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import field_serializer
+from pydantic import field_serializer, field_validator
 
 from posttrain.settings.environments import EnvironmentSettings
 from posttrain.settings.field import Auto, NonNegative, Positive, Section, Threads, setting
@@ -341,6 +341,27 @@ class RundirSettings(Section):
     )
 
 
+class FaultmapSettings(Section):
+    """``[faultmap]``: the detectors that watch the run while it trains."""
+
+    stop_on: Literal["info", "warn", "critical", "off"] = setting(
+        "critical",
+        "Severity from which a finding stops the run, everything saved and resumable; `off`: none does.",
+        reason="a lost run spends compute on nothing; a warning is for people to judge",
+    )
+    ignore: tuple[str, ...] = setting(
+        (),
+        "Detectors, symptoms or causes whose findings are known and stop nothing. One name, or a list. "
+        "`posttrain resume RUN --faultmap.ignore NAME` goes on after a stop.",
+        reason="a run that goes on in spite of a finding should say so",
+    )
+
+    @field_validator("ignore", mode="before")
+    @classmethod
+    def _one_name_is_a_list(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else (value,) if isinstance(value, str) else value
+
+
 class Settings(Section):
     """All settings of a run."""
 
@@ -353,6 +374,7 @@ class Settings(Section):
     evaluation: EvaluationSettings = setting(EvaluationSettings(), "Held-out tasks.", reason="")
     checkpoint: CheckpointSettings = setting(CheckpointSettings(), "What a killed run continues from.", reason="")
     rundir: RundirSettings = setting(RundirSettings(), "Where and what is written.", reason="")
+    faultmap: FaultmapSettings = setting(FaultmapSettings(), "Who watches the run.", reason="")
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain JSON data; :func:`posttrain.settings.load.settings_from_mapping` reads it back equal."""
