@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,9 @@ from posttrain.faultmap.readers.timeline import timeline
 from posttrain.signals.aliases import NAMES
 from posttrain.signals.framework import Framework
 
+_JSON_LIST = re.compile(rb"\[\s*[\[{\]]")
+_PYTHON_DICT = re.compile(rb"\{\s*'")
+_LINES_TRIED = 5
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _SUM_OF_PARTS = "The reward of a completion is the sum of its functions, as with TRL's default weights."
 
@@ -47,13 +51,10 @@ def parse(source: Source, remarks: Remarks) -> Parsed:
         return read_events([source], remarks)
     _refuse_binary(source)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text.startswith(b"["):
+    if _JSON_LIST.match(text):
         return read_document(source, remarks)
-    if text.startswith(b"{"):
-        if _first_line_is_json(source, text):
-            return read_json_lines(source, remarks)
-        if not has_metrics(head):
-            return read_document(source, remarks)
+    if text.startswith(b"{") and not _PYTHON_DICT.match(text):
+        return read_json_lines(source, remarks) if _are_json_lines(source) else read_document(source, remarks)
     if looks_like_csv(head) and not has_metrics(head):
         return read_csv(source, remarks)
     return read_console(source, remarks)
@@ -127,21 +128,19 @@ def completion_files(folder: Path) -> list[Path]:
     return sorted(folder / name for name in names if os.path.isfile(folder / name))
 
 
-def _first_line_is_json(source: Source, text: bytes) -> bool:
-    line = text.partition(b"\n")[0]
-    if len(line) == len(text) and source.size > len(source.head):
-        # Longer than what was looked at: an object a line, or one document. Lines are bounded, documents smaller.
-        return source.size > source.limits.document or _spans_lines(source)
+def _are_json_lines(source: Source) -> bool:
+    """True if one of the first lines is an object by itself. A file of a single line is a document."""
+    first = source.first_line()
+    if not first.endswith(b"\n"):
+        return False
+    return any(_is_object(line) for line in [first, *source.head.splitlines()[1:_LINES_TRIED]])
+
+
+def _is_object(line: bytes) -> bool:
     try:
-        return isinstance(parse_json(line), dict)
+        return isinstance(parse_json(line.removeprefix(b"\xef\xbb\xbf")), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _spans_lines(source: Source) -> bool:
-    with source.open() as file:
-        line = file.readline(source.limits.line + 1)
-    return line.endswith(b"\n") or len(line) <= source.limits.line
 
 
 def _refuse_binary(source: Source) -> None:

@@ -55,16 +55,15 @@ def read_folder(path: Path, framework: Framework | None = None, limits: Limits |
     if is_run(path):
         return read_run(path)
     remarks = Remarks()
-    own = completion_files(path)
-    logs = sorted(_logs(path, remarks), key=_preference)
-    if own and not logs:
-        return with_notes(read_completions(own, Remarks()), remarks)
-    runs = [folder for folder in _folders(path) if is_run(folder)] if not logs else []
+    logs, runs = _search(path, remarks)
     if len(runs) == 1:
         return read_run(runs[0])
     if runs:
         names = listed([str(run.relative_to(path)) for run in runs])
         raise unreadable(path, f"holds several runs ({names})", "Give the directory of one.")
+    own = completion_files(path)
+    if own and not logs:
+        return with_notes(read_completions(own, Remarks()), remarks)
     history = _best(path, logs, framework, limits, remarks)
     if history is not None:
         return with_notes(history, remarks)
@@ -160,14 +159,20 @@ def _kind(name: str) -> _Kind | None:
     return endings.get(os.path.splitext(plain)[1])
 
 
-def _logs(path: Path, remarks: Remarks) -> Iterator[_Log]:
+def _search(path: Path, remarks: Remarks) -> tuple[list[_Log], list[Path]]:
+    """Logs in a folder, the preferred first, and run directories of posttrain."""
+    logs: list[_Log] = []
+    runs: list[Path] = []
     for entry in _walk(path, remarks):
         kind = _kind(entry.name)
         try:
             if kind is not None and entry.is_file():
-                yield _Log(kind, Path(entry.path), entry.stat().st_size)
+                logs.append(_Log(kind, Path(entry.path), entry.stat().st_size))
+            elif entry.is_dir(follow_symlinks=False) and is_run(Path(entry.path)):
+                runs.append(Path(entry.path))
         except OSError:
             continue
+    return sorted(logs, key=_preference), runs
 
 
 def _walk(path: Path, remarks: Remarks) -> Iterator[os.DirEntry[str]]:
@@ -191,7 +196,3 @@ def _walk(path: Path, remarks: Remarks) -> Iterator[os.DirEntry[str]]:
             hidden = entry.name.startswith(".") or entry.name in _SKIPPED
             if depth < _DEEPEST and not hidden and entry.is_dir(follow_symlinks=False):
                 waiting.append((entry.path, depth + 1))
-
-
-def _folders(path: Path) -> list[Path]:
-    return [Path(entry.path) for entry in _walk(path, Remarks()) if entry.is_dir(follow_symlinks=False)]

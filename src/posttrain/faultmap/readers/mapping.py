@@ -88,7 +88,20 @@ _MARKS: Mapping[Framework, tuple[str, ...]] = {
 }
 """Beginnings of keys that only one framework writes (``train/`` before them left out where trackers add it)."""
 
-_COUNTERS = frozenset((*STEP_KEYS, "_runtime", "_timestamp", "wall_time", "time", "timestamp", "total_flos", PROGRESS))
+_COUNTERS = frozenset(
+    (
+        *STEP_KEYS,
+        "_runtime",
+        "_timestamp",
+        "wall_time",
+        "time",
+        "timestamp",
+        "total_flos",
+        "policy_version",
+        "attempt",
+        PROGRESS,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 
 _WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 _WRAPPED = re.compile(r"(?:np\.|numpy\.)?(?:float|int|uint|bool_?|array|tensor)\d*\(([^(),]{1,40})(?:,[^()]{0,80})?\)")
-_LONGEST = 64
+LONGEST_NUMBER = 64
 
 
 def to_number(value: object) -> float | None:
@@ -23,13 +23,13 @@ def to_number(value: object) -> float | None:
             return float(value)
         except OverflowError:
             return math.inf if value > 0 else -math.inf
-    return _from_text(value.strip()) if isinstance(value, str) and len(value) <= 4 * _LONGEST else None
+    return _from_text(value.strip()) if isinstance(value, str) and len(value) <= 4 * LONGEST_NUMBER else None
 
 
 def _from_text(text: str) -> float | None:
     wrapped = _WRAPPED.fullmatch(text)
     bare = wrapped[1].strip() if wrapped else text
-    if not bare or len(bare) > _LONGEST:
+    if not bare or len(bare) > LONGEST_NUMBER:
         return None
     if bare in ("True", "true", "False", "false"):
         return float(bare in ("True", "true"))

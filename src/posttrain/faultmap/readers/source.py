@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import stat
 import zlib
@@ -21,12 +22,13 @@ _HEAD = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes in bytes beyond which a log is not read: one line, one JSON document, everything, everything unpacked."""
+    """What is not read: bytes of a line, of a JSON document, of everything, of everything unpacked; and lines."""
 
     line: int = 16 * MIB
     document: int = 256 * MIB
     stream: int = 16 * 1024 * MIB
     unpacked: int = 1024 * MIB
+    lines: int = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Source:
     def open(self) -> Generator[BinaryIO]:
         """The content, unpacked."""
         with self.path.open("rb") as raw:
-            yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if self.packed else raw
+            yield cast("BinaryIO", io.BufferedReader(gzip.GzipFile(fileobj=raw))) if self.packed else raw
 
     def lines(self, remarks: Remarks) -> Iterator[bytes]:
         """The lines, one by one. What stops it early (a line too long, a damaged archive) is told to ``remarks``."""
@@ -72,20 +74,33 @@ class Source:
                         f"{self.path.name}:{number}: a line longer than {self.limits.line // MIB} MiB; reading stopped."
                     )
                     return
-                if total > most:
-                    remarks.problem(f"{self.path.name}: only the first {most // MIB} MiB were read.")
+                if total > most or number > self.limits.lines:
+                    remarks.problem(f"{self.path.name}: only the first {number - 1:,} lines were read: it is too long.")
                     return
                 yield line
+
+    def first_line(self) -> bytes:
+        """The first line that is not empty, or the beginning of it where it is longer than a line may be."""
+        head = self.head.lstrip()
+        line, newline, _ = head.partition(b"\n")
+        if newline:
+            return line + newline
+        with self.open() as file:
+            try:
+                line = file.readline(self.limits.line + 1)
+                return line if line.strip() else file.readline(self.limits.line + 1)
+            except (OSError, EOFError, zlib.error):
+                return head
 
     def document(self) -> bytes:
         """The whole content. Raises InputError where it is too large for one document, or damaged."""
         most = self.limits.document
         try:
             with self.open() as file:
-                content = file.read(most + 1)
+                content = file.read(most + 1) if self.packed or self.size <= most else b""
         except (OSError, EOFError, zlib.error) as error:
             raise unreadable(self.path, f"is damaged ({error})", "Copy it again.") from error
-        if len(content) > most:
+        if max(len(content), 0 if self.packed else self.size) > most:
             raise unreadable(
                 self.path,
                 f"is one JSON document or one line of more than {most // MIB} MiB",

@@ -17,6 +17,7 @@ from posttrain.signals.framework import Framework
 
 _NAMED = ("log_history", "history", "logs", "steps", "metrics", "data")
 _SHOWN = 3
+_MOST_BAD = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,16 @@ def read_json_lines(source: Source, remarks: Remarks) -> Parsed:
     lone: dict[str, Any] | None = None
     for number, line in enumerate(source.lines(remarks), 1):
         last = number
+        if line == b"\n":
+            continue
         try:
             row = loads(line)
         except orjson.JSONDecodeError:
             if not line.strip():
                 continue
+            if len(bad) > _MOST_BAD and len(bad) > builder.rows:
+                remarks.problem(f"{source.path.name}:{number}: most lines are not JSON; reading stopped.")
+                break
             try:
                 row = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
             except (ValueError, RecursionError) as error:
@@ -65,7 +71,7 @@ def read_json_lines(source: Source, remarks: Remarks) -> Parsed:
         if builder.is_full:
             break
         lone = row if builder.rows == 0 else None
-        builder.add(_unwrapped(row))
+        builder.add(_unwrapped(row), len(line))
     if lone is not None:
         whole = _from_document(lone)
         if whole is not None:
@@ -75,7 +81,8 @@ def read_json_lines(source: Source, remarks: Remarks) -> Parsed:
         remarks.problem(f"{source.path.name}: {others} lines hold JSON that is no object; they were left out.")
     table = builder.build()
     if not table.rows:
-        raise unreadable(source.path, "holds no line that is a JSON object", "Give one JSON object a line.")
+        why = f" ({remarks.problems[0].rstrip('.')})" if remarks.problems else ""
+        raise unreadable(source.path, f"holds no line that is a JSON object{why}", "Give one JSON object a line.")
     return Parsed(table, "JSON lines", null_is_nan="_step" not in table.columns)
 
 

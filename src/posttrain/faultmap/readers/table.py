@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.faultmap.history import Mask, Values
-from posttrain.faultmap.readers.numbers import to_number
+from posttrain.faultmap.readers.numbers import LONGEST_NUMBER, to_number
 
 Rows = npt.NDArray[np.int64]
 
@@ -20,7 +20,8 @@ MOST_VALUES = 100_000_000
 LONGEST_KEY = 300
 DEEPEST = 4
 _PENDING = 400_000
-"""Values held as Python objects before they become arrays."""
+_PENDING_BYTES = 8 << 20
+"""Values, and bytes of text, held as Python objects before they become arrays."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +67,7 @@ class TableBuilder:
         self._texts_are_numbers = texts_are_numbers
         self._most_keys, self._most_values = most_keys, most_values
         self._blocks: dict[tuple[str, ...], _Block] = {}
-        self._pending = 0
+        self._pending = self._pending_bytes = 0
         self._total = 0
         self._pieces: dict[str, _Pieces] = {}
         self._texts: dict[str, int] = {}
@@ -79,8 +80,11 @@ class TableBuilder:
         """True once a limit is reached; further rows are refused."""
         return bool(self._full)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row. Numbers and text that holds numbers are kept; objects inside are flattened with ``/``."""
+    def add(self, row: Mapping[str, Any], size: int = 0) -> None:
+        """Add a row. Numbers and text that holds numbers are kept; objects inside are flattened with ``/``.
+
+        ``size`` is how many bytes the row had; the text in it is not held for long.
+        """
         keys = tuple(row)
         block = self._blocks.get(keys)
         if block is None:
@@ -89,7 +93,8 @@ class TableBuilder:
         block.values.append(list(row.values()))
         self.rows += 1
         self._pending += len(keys) + 1
-        if self._pending >= _PENDING:
+        self._pending_bytes += size
+        if self._pending >= _PENDING or self._pending_bytes >= _PENDING_BYTES:
             self._flush()
 
     def build(self) -> Table:
@@ -104,7 +109,7 @@ class TableBuilder:
             self._take(keys, block)
         self._blocks.clear()
         self._total += self._pending
-        self._pending = 0
+        self._pending = self._pending_bytes = 0
         if self._total > self._most_values:
             self._full = f"it holds more than {self._most_values:,} values"
 
@@ -185,7 +190,7 @@ def _array(cells: tuple[object, ...]) -> Values | Sequence[object]:
 
 def _worded(cells: Sequence[object]) -> tuple[Values, Mask] | None:
     """Cells that are all text or missing, where every text is a number; the values and where they are missing."""
-    if any(cell is not None and type(cell) is not str for cell in cells):
+    if any(cell is not None and (type(cell) is not str or len(cell) > LONGEST_NUMBER) for cell in cells):
         return None
     texts = cast("Sequence[str | None]", cells)
     try:
