@@ -11,7 +11,14 @@ from posttrain.faultmap.behaviour import Behaviour, compare
 from posttrain.faultmap.causes import SYMPTOMS
 from posttrain.faultmap.finding import Candidate, Verdict
 from posttrain.faultmap.history import History
-from posttrain.faultmap.patterns_reward import held_out, part_names, reward_course, reward_scale, signal_share
+from posttrain.faultmap.patterns_reward import (
+    held_out,
+    newest_step,
+    part_names,
+    reward_course,
+    reward_scale,
+    signal_share,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ Weigher = Callable[[Scene], Candidate]
 
 def scene_of(history: History, onset: int, now: int | None = None, before: tuple[int, int] | None = None) -> Scene:
     """The run around an onset: behaviour since then against behaviour before (default: everything before)."""
-    newest = int(history.steps[-1]) if now is None else now
+    newest = newest_step(history) if now is None else now
     return Scene(history, onset, newest, compare(history, before or (-1, onset - 1), (onset, newest)))
 
 

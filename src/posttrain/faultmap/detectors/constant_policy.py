@@ -116,7 +116,8 @@ DETECTOR = Detector(
     "Collapse to a constant answer",
     "Entropy at most 0.02 nats per token and a twentieth of where it began, and a gradient norm under a thousandth of "
     "the usual one, for two points, and no return to a quarter of the entropy since, while the reward is not in the "
-    "top tenth of its range. Without a logged reward it is critical only where the divergence from the reference is over 1.",
+    "top tenth of its range. Without a logged reward it is critical only where the divergence from the reference is "
+    "over 1.",
     (("policy/entropy",), ("policy/grad_norm",)),
     judge,
     ("policy/anchor_kl", "reward/mean", "reward/zero_variance_groups", "rollout/unique_share"),

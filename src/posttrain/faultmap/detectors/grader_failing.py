@@ -9,7 +9,7 @@ import numpy as np
 from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.history import Course, History
-from posttrain.faultmap.patterns import rolling_mean
+from posttrain.faultmap.patterns import last_run, rolling_mean
 from posttrain.faultmap.patterns_reward import compact
 from posttrain.faultmap.weighing import differential, scene_of, supported
 
@@ -45,15 +45,13 @@ def _ungraded(history: History) -> Course:
 
 def _share(history: History, share: Course) -> Finding | None:
     mean = rolling_mean(share.values, WINDOW)
-    over = (mean > TOLERATED) & (share.values > 0)
-    # One bad point may be a hiccup: two of the last four must show it, unless nearly everything failed.
-    often = rolling_mean((share.values > 0).astype(np.float64), WINDOW) * np.minimum(np.arange(len(mean)) + 1, WINDOW)
-    bad = (over & (often >= 2)) | (share.values > 0.5)
-    if not bad[-1] and not (len(bad) > 1 and bad[-2] and mean[-1] > TOLERATED):
+    # One bad point may be a hiccup: two of the last four must show it, unless most attempts failed.
+    often = WINDOW * rolling_mean((share.values > 0).astype(np.float64), WINDOW) >= 2
+    often &= np.arange(len(mean)) >= WINDOW - 1
+    bad = ((mean > TOLERATED) & often) | (share.values > 0.5)
+    start = last_run(bad)
+    if start is None:
         return None
-    start = int(np.flatnonzero(~bad)[-1]) + 1 if not bool(bad.all()) else 0
-    if start >= len(bad):
-        start = len(bad) - 1
     while start > 0 and share.values[start - 1] > 0:
         start -= 1
     now = float(mean[-1])

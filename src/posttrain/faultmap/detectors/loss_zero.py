@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.detectors import reward_dead
 from posttrain.faultmap.finding import Finding, Observation, Severity
 from posttrain.faultmap.history import Course, History, Mask
 from posttrain.faultmap.patterns_reward import compact, reward_course, reward_scale, run_to_end, signal_share
@@ -77,13 +78,16 @@ def _without_signal(history: History, norm: Course, silent: Mask) -> Sequence[Fi
         return ()
     onset, points = stretch
     scene = scene_of(history, onset)
+    dead = reward_dead.judge(history)
     now = reward.between(onset, scene.now).values
     place = float(reward_scale(history).share(np.array([np.median(now if len(now) else reward.values[-1:])]))[0])
-    if place >= 0.9:
+    if dead:
+        cause, severity = dead[0].cause, Severity.WARN
+    elif place >= 0.9:
         cause, severity = "tasks_solved", Severity.INFO
     else:
-        cause, severity = ("tasks_too_hard" if place <= 0.05 else "reward_dead"), Severity.WARN
-    reason = f"no group holds two different rewards, and the reward stands at {place:.0%} of its range"
+        cause, severity = ("tasks_too_hard" if place <= 0.05 else "no_exploration"), Severity.WARN
+    reason = dead[0].summary if dead else f"no group has a signal, and the reward stands at {place:.0%} of its range"
     summary = f"The gradient norm has been 0 for {points} logged points because no group has a reward signal."
     evidence = (Observation("policy/grad_norm", onset, 0.0, "nothing to learn from"),)
     rows = differential(scene, "gradient_vanished", supported(cause, reason))

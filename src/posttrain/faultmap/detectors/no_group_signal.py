@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.detectors import reward_dead
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.history import Course, History
-from posttrain.faultmap.patterns import rolling_median
+from posttrain.faultmap.patterns import last_run, rolling_mean
 from posttrain.faultmap.patterns_reward import (
     compact,
-    constant_run,
     part_names,
     reward_course,
     reward_scale,
@@ -25,7 +25,6 @@ NAME = "no_group_signal"
 SILENT = 0.05
 """Share of groups with signal at or under which there is none to speak of."""
 POINTS = 8
-WINDOW = 5
 
 
 def judge(history: History) -> Sequence[Finding]:
@@ -36,14 +35,14 @@ def judge(history: History) -> Sequence[Finding]:
     cancelling = _parts_cancel(history, signal)
     if cancelling:
         return cancelling
-    silent = run_to_end(rolling_median(signal.values, WINDOW) <= SILENT, signal.steps)
+    start = last_run((rolling_mean(signal.values, POINTS) <= SILENT) & (np.arange(len(signal)) >= POINTS - 1))
     reward = reward_course(history)
-    if silent is None or silent[1] < POINTS or not len(reward):
+    if start is None or not len(reward):
         return ()
-    run = constant_run(history)
-    if run is not None and run.index == 0:
+    if reward_dead.judge(history):
         return ()
-    onset, points = silent
+    first = start - POINTS + 1
+    onset, points = int(signal.steps[first]), len(signal) - first
     scene = scene_of(history, onset)
     values = reward.between(onset, scene.now).values
     scale = reward_scale(history)
@@ -139,7 +138,7 @@ DETECTOR = Detector(
     NAME,
     "no_group_signal",
     "No group has a signal",
-    "At most 5 % of the groups (median of 5 points) hold two different rewards, for 8 points up to the end of the log. "
+    "At most 5 % of the groups hold two different rewards in the mean of the last 8 points. "
     "Reward in the top tenth of its range: solved (info). In the lowest twentieth: too hard. Between: members are "
     "alike (low entropy, few different texts), or the grader does not look at the answer. Apart from that: parts of "
     "the reward with a spread while no group has one in its total.",

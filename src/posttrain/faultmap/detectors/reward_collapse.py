@@ -173,10 +173,12 @@ def _cause(scene: Scene) -> tuple[str, float, tuple[Candidate, ...]]:
 
 
 def _explains(scene: Scene, cause: str) -> bool:
-    """A larger gradient alone is as much a mark of the collapse as of its cause."""
-    if cause != "learning_rate_too_high":
-        return True
-    return scene.behaviour.departed("policy/anchor_kl", "policy/approx_kl", "policy/clip_fraction_high") is not None
+    """Some traits are as much a mark of a collapse as of its cause: a larger gradient, cut or repeated texts."""
+    if cause == "learning_rate_too_high":
+        return scene.behaviour.departed("policy/anchor_kl", "policy/approx_kl", "policy/clip_fraction_high") is not None
+    if cause in ("length_cap_too_short", "degenerate_repetition"):
+        return scene.behaviour.departed("policy/entropy", "policy/sampled_entropy") is None
+    return True
 
 
 def _traits(behaviour: Behaviour) -> str:

@@ -65,8 +65,9 @@ def _all_failed(history: History, run: ConstantRun) -> tuple[str, float, tuple[C
 
 def _later(history: History, run: ConstantRun) -> Sequence[Finding]:
     """Constant from some point on. A policy comes to a constant gradually, or its text changes; a grader at once."""
-    scene = scene_of(history, run.step)
     signal, steps = signal_share(history), run.reward.steps
+    # Only the points at which it began: later the policy changes because of it.
+    scene = scene_of(history, run.step, int(steps[min(run.index + POINTS + 1, len(steps) - 1)]))
     before = run.reward.values[max(0, run.index - POINTS) : run.index]
     alive = signal.between(int(steps[max(0, run.index - POINTS)]), run.step - 1).values
     scale = reward_scale(history)
@@ -74,7 +75,9 @@ def _later(history: History, run: ConstantRun) -> Sequence[Finding]:
     places = scale.share(np.append(before, run.value))
     change = float(np.min(np.abs(places[:-1] - places[-1])))
     is_between = scale.bottom + 0.05 * scale.span < run.value < scale.top - 0.1 * scale.span
-    is_sudden = change >= 0.2 and (not len(alive) or float(np.median(alive)) >= 0.2)
+    was_alive = not len(alive) or float(np.median(alive)) >= 0.2
+    # Groups with a signal do not all fail at once; that all succeed comes quickly to a fast learner.
+    is_sudden = was_alive and (change >= 0.2 or (run.value <= scale.bottom and run.points > POINTS))
     if scene.behaviour.has_text_changed or not (is_between or is_sudden):
         return ()
     confidence = 0.85 if scene.behaviour.is_text_known else 0.6
@@ -115,10 +118,10 @@ DETECTOR = Detector(
     "reward_flat",
     "Reward constant or dead",
     "Every reward of every group is the same number up to the end of the log: from the first point on for 3 points (5 "
-    "where the number is 0 or less), or later for 3 points where it came at once (a change of a fifth of the range in "
-    "one point, or a value between failure and success) and the sampled text did not change. A constant reached "
-    "gradually at the top is a solved task. Where all fail, held-out successes and parsable answers tell a broken "
-    "grader from hard tasks.",
+    "where the number is 0 or less), or later for 3 points where the sampled text did not change and the number lies "
+    "between failure and success, or came at once (a fifth of the groups had a signal just before, and the change is a "
+    "fifth of the range, or down to the bottom for 4 points). A constant reached gradually at the top is a solved "
+    "task. Where all fail, held-out successes and parsable answers tell a broken grader from hard tasks.",
     (("reward/mean", "reward/success"), ("reward/zero_variance_groups", "reward/all_fail_groups", "reward/std",
       "reward/group_std_mean")),
     judge,

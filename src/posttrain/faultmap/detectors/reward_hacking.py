@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.detectors import reward_dead
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
-from posttrain.faultmap.history import Course, History
-from posttrain.faultmap.patterns import noise, rolling_median
-from posttrain.faultmap.patterns_reward import compact, held_out, part_names, reward_course, reward_scale
+from posttrain.faultmap.history import Course, History, Values
+from posttrain.faultmap.patterns import noise, rolling_mean, rolling_median
+from posttrain.faultmap.patterns_reward import compact, held_out, newest_step, part_names, reward_course, reward_scale
 from posttrain.faultmap.patterns_samples import Mark, marks
 from posttrain.faultmap.weighing import Scene, differential, scene_of, supported, unknown, weigh
 
@@ -22,23 +23,25 @@ GAIN = 0.15
 FOLLOWS = 0.25
 """A held-out score that gains less than this share of what the reward gained does not follow."""
 SIGMAS = 2.5
+FALL_SIGMAS = 3.5
 UNKNOWN_ERROR = 0.06
 """Standard error taken for a held-out score without an interval: a share of 64 samples at one half."""
 JUMP = 0.3
+WINDOW = 5
 PLATEAU = 6
-TASK = re.compile(r"correct|accura|exact|answer|solve|match|success|outcome|gold|verif|equal", re.IGNORECASE)
+TASK = re.compile(r"task|correct|accura|exact|answer|solve|match|success|outcome|gold|verif|equal", re.IGNORECASE)
 """Names that parts of rewards for the task itself usually have."""
 
 
 def judge(history: History) -> Sequence[Finding]:
     """The strongest evidence first: held-out scores, then parts, then texts, then the jump alone."""
     reward = compact(reward_course(history))
-    if len(reward) < 4:
+    if len(reward) < 4 or reward_dead.judge(history):
         return ()
-    rise = _rise(history, reward)
-    found = _held_out(history, reward)
-    if found is None and rise is not None:
-        found = _task_falls(history, rise) or _texts(history, rise) or _jump_alone(history, reward)
+    found = _held_out(history, reward) or _task_falls(history, reward)
+    rise = _rise(history, reward) if found is None else None
+    if rise is not None:
+        found = _texts(history, rise) or _jump_alone(history, reward)
     return () if found is None else (found,)
 
 
@@ -82,40 +85,61 @@ def _compare(history: History, reward: Course, score: Course) -> Finding | None:
     """The split of the evaluations at which the reward gained most: did the score gain with it?"""
     paid = _paid_at(reward, score)
     n = len(score)
-    splits = np.arange(1, n)
-    gains = np.array([paid[i:].mean() - paid[:i].mean() for i in splits])
-    best = int(splits[int(np.argmax(gains))])
     span = reward_scale(history).span
-    gain, follow = float(gains.max()), float(score.values[best:].mean() - score.values[:best].mean())
-    error = _error(history, score) * np.sqrt(1.0 / best + 1.0 / (n - best))
     width = _unit(score, span)
-    gain_share, follow_share = gain / span, follow / width
+    means = [
+        (values[i:].mean() - values[:i].mean()) for values in (paid / span, score.values / width) for i in range(1, n)
+    ]
+    gains, follows = np.array(means[: n - 1]), np.array(means[n - 1 :])
+    noisy = _error(history, score, span) / width
     own = noise(reward.values) / span * np.sqrt(2.0 / max(2, len(reward) // n))
-    if gain_share < max(GAIN, 3.0 * own):
+    best, falls = _split(gains, follows, noisy, own)
+    if best is None:
         return None
-    falls = -follow_share > max(3.0 * error / width, 0.05)
+    gain_share, follow_share = float(gains[best - 1]), float(follows[best - 1])
+    error = noisy * np.sqrt(1.0 / best + 1.0 / (n - best))
     lags = (
         follow_share <= FOLLOWS * gain_share
-        and 0.5 * gain_share - follow_share > SIGMAS * error / width
+        and 0.5 * gain_share - follow_share > SIGMAS * error
         and _odds_lag(paid, score, best, span)
     )
     if not (falls or lags):
         return None
-    scene = scene_of(history, _onset(reward, paid[:best].mean(), paid[best:].mean()))
+    onset = _onset(reward, paid[:best].mean(), paid[best:].mean())
+    if falls:  # somewhere behind the last evaluation that was still good
+        onset = int(reward.steps[min(np.searchsorted(reward.steps, score.steps[best - 1] + 1), len(reward) - 1)])
+    scene = scene_of(history, onset)
     before, after = score.values[:best].mean(), score.values[best:].mean()
     how = "fell" if falls else "did not follow"
     summary = (
-        f"The reward rose from {paid[:best].mean():.3g} to {paid[best:].mean():.3g}, and the held-out score "
+        f"The reward went from {paid[:best].mean():.3g} to {paid[best:].mean():.3g}, and the held-out score "
         f"{score.name} {how} ({before:.3g} to {after:.3g})."
     )
     evidence = (
-        Observation(score.name, int(score.steps[-1]), float(score.values[-1]), f"{how} while the reward rose"),
-        Observation(reward.name, int(reward.steps[-1]), float(reward.values[-1]), "rose"),
+        Observation(score.name, int(score.steps[-1]), float(score.values[-1]), how),
+        Observation(reward.name, int(reward.steps[-1]), float(reward.values[-1]), "did not fall"),
     )
     reason = f"the reward gained {gain_share:.0%} of its range, the held-out score {follow_share:.0%}"
     severity = Severity.CRITICAL if falls and -follow_share >= 0.1 else Severity.WARN
     confidence = 0.85 if falls else 0.7
     return _finding(scene, "held_out_flat", severity, confidence, summary, evidence, supported("reward_hacked", reason))
+
+
+def _split(gains: Values, follows: Values, error: float, own: float) -> tuple[int | None, bool]:
+    """Number of evaluations before the split to look at, and whether the score fell there.
+
+    First the split with the greatest fall of the score, if it is clear and the reward did not fall with it; else
+    that with the greatest gain of the reward, if that counts.
+    """
+    n = len(gains) + 1
+    before = np.arange(1, n)
+    errors = error * np.sqrt(1.0 / before + 1.0 / (n - before))
+    fallen = np.where(gains > -own, -follows / errors, -np.inf)
+    worst = int(np.argmax(fallen))
+    if fallen[worst] > FALL_SIGMAS and -follows[worst] > 0.05:
+        return worst + 1, True
+    most = int(np.argmax(gains))
+    return (most + 1, False) if gains[most] >= max(GAIN, 3.0 * own) else (None, False)
 
 
 def _paid_at(reward: Course, score: Course) -> np.ndarray:
@@ -132,17 +156,16 @@ def _paid_at(reward: Course, score: Course) -> np.ndarray:
     return np.array(paid)
 
 
-def _error(history: History, score: Course) -> float:
-    """Standard error of one evaluation: from its interval, else from its own noise, never under half of the default."""
+def _error(history: History, score: Course, span: float) -> float:
+    """Standard error of one evaluation: from its interval, else the larger of its own noise and a default."""
     low, high = history.course(f"{score.name}_low").finite, history.course(f"{score.name}_high").finite
     if len(low) and len(high):
         width = high.on(score.steps) - low.on(score.steps)
         width = width[np.isfinite(width)]
         if len(width):
             return max(float(np.median(width)) / 3.92, 0.005)
-    if len(score) >= 5:
-        return max(noise(score.values), 0.5 * UNKNOWN_ERROR * _unit(score, 1.0))
-    return UNKNOWN_ERROR * _unit(score, 1.0)
+    default = UNKNOWN_ERROR * _unit(score, span)
+    return max(noise(score.values), default) if len(score) >= 5 else default
 
 
 def _unit(score: Course, span: float) -> float:
@@ -171,25 +194,30 @@ def _onset(reward: Course, before: float, after: float) -> int:
     return int(reward.steps[int(under[-1]) + 1]) if len(under) else int(reward.steps[0])
 
 
-def _task_falls(history: History, rise: Rise) -> Finding | None:
-    """The total rises while the part that stands for the task (or the success) falls."""
+def _task_falls(history: History, reward: Course) -> Finding | None:
+    """The part that stands for the task (or the success) falls from its best, and the total does not."""
+    span = reward_scale(history).span
     names = [f"reward/part/{p}/mean" for p in part_names(history) if TASK.search(p)] + ["reward/success"]
     for name in names:
         c = compact(history.course(name))
-        old, new = c.between(-1, rise.onset - 1).values, c.between(rise.onset, int(history.steps[-1])).values
-        if len(old) < 3 or len(new) < 3 or name == reward_course(history).name:
+        if len(c) < 2 * WINDOW or name == reward.name:
             continue
-        before, now = float(np.mean(old[-8:])), float(np.mean(new[-8:]))
-        error = noise(c.values) * np.sqrt(1.0 / min(len(old), 8) + 1.0 / min(len(new), 8))
-        if before > 0 and before - now > max(0.25 * before, 4.0 * error):
-            scene = scene_of(history, rise.onset)
-            summary = (
-                f"The reward rose from {rise.before:.3g} to {rise.now:.3g} while {name} fell from {before:.3g} to "
-                f"{now:.3g}: something other than the task is paid."
-            )
-            evidence = (Observation(name, int(c.steps[-1]), now, "falls while the total rises"),)
-            judged = supported("reward_hacked", f"{name} fell from {before:.3g} to {now:.3g}")
-            return _finding(scene, "reward_jump", Severity.WARN, 0.75, summary, evidence, judged)
+        level, paid = rolling_mean(c.values, WINDOW), rolling_mean(reward.on(c.steps), WINDOW)
+        best = int(np.argmax(level[WINDOW - 1 :])) + WINDOW - 1
+        before, now = float(level[best]), float(level[-1])
+        error = noise(c.values) * np.sqrt(2.0 / WINDOW)
+        own = noise(reward.values) * np.sqrt(2.0 / WINDOW)
+        if before - now <= max(0.25 * before, 4.5 * error) or not paid[-1] >= paid[best] - max(own, 0.02 * span):
+            continue
+        over = np.flatnonzero(level > 0.5 * (before + now))
+        scene = scene_of(history, int(c.steps[min(int(over[-1]) + 1, len(c) - 1)]))
+        summary = (
+            f"{name} fell from {before:.3g} to {now:.3g} while the reward went from {paid[best]:.3g} to "
+            f"{paid[-1]:.3g}: something other than the task is paid."
+        )
+        evidence = (Observation(name, int(c.steps[-1]), now, "falls while the total does not"),)
+        judged = supported("reward_hacked", f"{name} fell from {before:.3g} to {now:.3g}")
+        return _finding(scene, "reward_jump", Severity.WARN, 0.75, summary, evidence, judged)
     return None
 
 
@@ -197,7 +225,7 @@ def _texts(history: History, rise: Rise) -> Finding | None:
     """Paid texts now share what those before the rise did not."""
     if history.samples is None:
         return None
-    newest = int(history.steps[-1])
+    newest = newest_step(history)
     steps = [s for s in history.samples.steps() if s <= newest]
     early = [s for s in steps if s < rise.onset]
     if not early or steps[-1] < rise.onset:
@@ -278,12 +306,12 @@ DETECTOR = Detector(
     NAME,
     "reward_jump",
     "Reward rises, the task does not get better",
-    "The reward gains at least 15 % of its range and (a) the held-out score gains less than a quarter of that, in odds "
-    "too, and clearly less than half of it given its error, or falls; or (b) the part of the reward that stands for "
-    "the task, or the share of successes, falls by a quarter; or (c) at least half of the sampled texts share a mark "
-    "they did not have before the rise (same text or ending for different prompts, empty, repeated tags, lists of "
-    "numbers, the prompt) and earn at least 80 % of the range. A jump of 30 % of the range off a plateau without any "
-    "of these is info: a held-out score would decide.",
+    "(a) The reward gains at least 15 % of its range and the held-out score less than a quarter of that (in odds too, "
+    "and clearly less than half of it given its error); or (b) the held-out score, the share of successes or the part "
+    "of the reward that stands for the task falls (parts by a quarter) while the reward does not; or (c) after a gain "
+    "at least half of the sampled texts share a mark they did not have before (same text or ending for different "
+    "prompts, empty, repeated tags, lists of numbers, the prompt) and earn at least 80 % of the range. A jump of 30 % "
+    "of the range off a plateau without any of these is info: a held-out score would decide.",
     (("reward/mean", "reward/success"),),
     judge,
     ("evaluation/{environment}/reward_mean", "evaluation/{environment}/pass@{k}", "reward/part/{part}/mean"),
