@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_suite import EngineSuite, Limits, finish, ids_of, logprobs_of, request
+from engine_subject import Limits, finish, ids_of, logprobs_of, request
+from engine_suite import EngineSuite
 from policies import make_model, make_trainer
 
 from posttrain.errors import NonFiniteError
