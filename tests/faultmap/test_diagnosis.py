@@ -109,6 +109,13 @@ def test_a_consequence_stands_under_its_root_and_lends_it_its_severity() -> None
     assert ranked[1].severity is Severity.CRITICAL
 
 
+def test_what_a_detector_says_again_of_a_cause_is_the_first_trouble_gone_further() -> None:
+    shaken, lost = finding("reward", 90), finding("reward", 150, Severity.CRITICAL)
+    other = finding("reward", 150, Severity.CRITICAL, cause="stale_weights")
+    ranked = rank([lost, other, shaken], {}, slack=5)
+    assert [(r.finding.onset_step, [c.onset_step for c in r.consequences]) for r in ranked] == [(90, [150]), (150, [])]
+
+
 @pytest.mark.parametrize(("root_onset", "is_root"), [(60, True), (63, True), (64, False)])
 def test_what_begins_later_than_the_slack_explains_nothing(root_onset: int, is_root: bool) -> None:
     ranked = rank([finding("root", root_onset), finding("lost", 60)], {"lost": ("root",)}, slack=3)
@@ -165,16 +172,17 @@ def test_ranking_loses_nothing_orders_by_severity_and_ignores_the_order_given(
     shown = [f for r in ranked for f in (r.finding, *r.consequences)]
     assert sorted(shown, key=repr) == sorted(findings, key=repr)
     assert [r.severity for r in ranked] == sorted((r.severity for r in ranked), reverse=True)
-    for rooted in ranked:
-        assert all(f.detector != rooted.finding.detector or relations for f in rooted.consequences)
     mixed = list(findings)
     random.shuffle(mixed)
     assert rank(mixed, relations, slack) == ranked
 
 
 @given(FINDINGS, st.integers(0, 10))
-def test_without_relations_every_finding_is_its_own_root(findings, slack) -> None:
-    assert all(r.consequences == () for r in rank(findings, {}, slack))
+def test_without_relations_only_the_same_detector_and_cause_hang_together(findings, slack) -> None:
+    for rooted in rank(findings, {}, slack):
+        root = rooted.finding
+        assert all((f.detector, f.cause) == (root.detector, root.cause) for f in rooted.consequences)
+        assert all(f.onset_step >= root.onset_step for f in rooted.consequences)
 
 
 def test_the_registered_detectors_agree_with_the_map() -> None:

@@ -31,6 +31,7 @@ def diagnosis(*findings: Finding, steps: int = 20) -> Diagnosis:
         ([finding()], [], "gone  warn"),
         ([finding()], [finding(onset=12, confidence=0.9)], ""),
         ([finding(cause="no_exploration")], [finding(cause="reward_hacked")], "new  warn"),
+        ([finding()], [finding(), finding(onset=15, severity=Severity.CRITICAL)], "new  critical"),
     ],
 )
 def test_what_changed_is_one_line(before: list[Finding], after: list[Finding], said: str) -> None:

@@ -57,7 +57,7 @@ def test_a_finding_is_told_with_its_layers_evidence_alternatives_check_and_remed
 def test_the_mark_in_the_curve_stands_where_the_finding_begins() -> None:
     text = printed(diagnose(log(), [detector("alpha", [finding(onset=51)])]))
     (line,) = [line for line in text.splitlines() if "┊" in line]
-    before, after = line.split("policy/entropy ")[1].split("  ")[0].split("┊")
+    before, after = line.split("policy/entropy  ")[1].strip().split("┊")
     assert set(before) == {"█"}
     assert after[-1] == "▁"
     assert len(before) == len(after) == 12

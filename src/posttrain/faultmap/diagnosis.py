@@ -161,8 +161,14 @@ def _onset_order(finding: Finding) -> tuple[int, int, float, str, str]:
 def _parent(
     index: int, findings: Sequence[Finding], yields_to: Mapping[str, Sequence[str]], slack: float
 ) -> int | None:
-    """The finding that explains this one: of those that began in time, the most severe, then the earliest."""
+    """The finding that explains this one: of those that began in time, the most severe, then the earliest.
+
+    What a detector says again of the same cause is the first trouble gone further.
+    """
     finding = findings[index]
+    for i, other in enumerate(findings[:index]):
+        if (other.detector, other.cause) == (finding.detector, finding.cause):
+            return i
     names = yields_to.get(finding.detector, ())
     candidates = [
         i

@@ -69,7 +69,7 @@ def _stamps(path: Path, depth: int) -> Iterator[tuple[str, int, int]]:
 
 def change_lines(before: Diagnosis, after: Diagnosis) -> list[Text]:
     """What changed, one line each, and the verdict; nothing where nothing did."""
-    lines = [_line(change, _last_step(after)) for change in changes(before.all_findings, after.all_findings)]
+    lines = [_line(change, _last_step(after)) for _, change in changes(before.all_findings, after.all_findings)]
     return [*lines, verdict(after)] if lines else []
 
 

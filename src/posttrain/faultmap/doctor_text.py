@@ -5,7 +5,7 @@ Every text that comes from the log is escaped; nothing in it is interpreted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -19,7 +19,7 @@ from posttrain.faultmap.history import Course, History
 from posttrain.faultmap.layers import numbered
 from posttrain.faultmap.printable import one_line
 from posttrain.faultmap.scales import format_number, sparkline
-from posttrain.signals.aliases import NAMES, how_to_log
+from posttrain.signals.aliases import NAMES, aliases_of, how_to_log
 from posttrain.signals.framework import Framework
 from posttrain.signals.registry import SIGNALS, UnknownSignalError, signal_for
 from posttrain.signals.signal import Layer
@@ -36,6 +36,7 @@ STYLES = {
 _BARS = 24
 _SHOWN_UNMAPPED = 8
 _SHOWN_PROBLEMS = 10
+_SHOWN_NOTES = 4
 _VERDICT_ORDER = (Verdict.SUPPORTED, Verdict.UNKNOWN, Verdict.RULED_OUT)
 
 
@@ -87,10 +88,11 @@ def _lower(title: str) -> str:
     return title[0].lower() + title[1:]
 
 
-def finding_line(finding: Finding) -> Text:
-    """A finding in one line: severity, symptom, when."""
+def finding_line(finding: Finding, severity: Severity | None = None) -> Text:
+    """A finding in one line: severity (its own, or the one given), symptom, when."""
+    shown = str(severity or finding.severity)
     return Text.assemble(
-        (f"{finding.severity}", STYLES[str(finding.severity)]),
+        (shown, STYLES[shown]),
         f"  {SYMPTOMS[finding.symptom].title}",
         (f"  {_when(finding)}", "dim"),
     )
@@ -101,7 +103,7 @@ def _rooted(number: int, rooted: Rooted, history: History) -> Group:
     body = grid(9)
     for label, content in _entries(rooted, history):
         body.add_row(Text(label, style="dim"), content)
-    title = Text.assemble((f"{number}  ", "bold"), finding_line(finding))
+    title = Text.assemble((f"{number}  ", "bold"), finding_line(finding, rooted.severity))
     return Group(title, Padding(body, (0, 0, 0, 3)))
 
 
@@ -138,10 +140,10 @@ def _layers(symptom: Layer, cause: Layer, other: Layer | None) -> str:
 
 def _evidence(one: Observation, history: History, onset: int) -> Text:
     course = history.course(one.signal)
-    line = Text(f"{one_line(one.signal)} ")
+    line = Text(f"{one_line(one.signal)}  ")
     if len(course.finite) > 2:
         line.append(_spark(course, onset), "cyan")
-        line.append("  ")
+        line.append("\n  ")
     value = format_number(one.value, _unit(one.signal))
     line.append(f"step {one.step}: {value}", "bold")
     line.append(f", {one_line(one.shows)}")
@@ -169,8 +171,9 @@ def _candidate(one: Candidate) -> Text:
     style = STYLES.get(one.verdict.value, "")
     line = Text.assemble((f"{one.verdict.value}: ", style), f"{_lower(cause.title)} ({numbered(cause.layer)}); ")
     line.append(one_line(one.reason), "dim")
-    if one.verdict is Verdict.UNKNOWN and one.log_this:
-        line.append(f" (log {', '.join(one.log_this)})", "dim")
+    unsaid = [name for name in one.log_this if name not in one.reason]
+    if one.verdict is Verdict.UNKNOWN and unsaid:
+        line.append(f" (log {', '.join(unsaid)})", "dim")
     return line
 
 
@@ -196,16 +199,9 @@ def prose(text: str) -> Text:
 
 def _rest(diagnosis: Diagnosis) -> Group:
     """What was not judged and how to log it, what went wrong with reading, and the last word."""
-    parts: list[RenderableType] = []
-    wanted = _wanted(diagnosis)
-    if wanted:
-        table = grid(9)
-        for names, detectors in wanted:
-            table.add_row("", Text(f"{' or '.join(names)}  (for {', '.join(detectors)})", overflow="fold"))
-            table.add_row("", Padding(prose(_how(diagnosis.history.framework, names)), (0, 0, 0, 2)))
-        parts += [Text("To judge more, log", style="bold"), table, Text("")]
     history = diagnosis.history
-    parts += _list("How the log was read", history.notes)
+    parts = _wanted(diagnosis)
+    parts += _list("How the log was read", history.notes, shown=_SHOWN_NOTES)
     keys = [f"{one_line(one.key, 60)}" for one in history.unmapped]
     if keys:
         more = f" and {len(keys) - _SHOWN_UNMAPPED} more" if len(keys) > _SHOWN_UNMAPPED else ""
@@ -217,40 +213,62 @@ def _rest(diagnosis: Diagnosis) -> Group:
     return Group(*parts)
 
 
-def _wanted(diagnosis: Diagnosis) -> list[tuple[tuple[str, ...], list[str]]]:
-    """Groups of alternative signals that are missing, and who misses them; most wanted first."""
-    missed: dict[tuple[str, ...], list[str]] = {}
+def _wanted(diagnosis: Diagnosis) -> list[RenderableType]:
+    """Signals that would let more be judged, the most wanted first: how to log them in this framework."""
+    framework = diagnosis.history.framework
+    users: dict[str, list[str]] = {}
+    for names, user in _missed(diagnosis):
+        users.setdefault(_easiest(framework, names), []).append(user)
+    if not users:
+        return []
+    ordered = sorted(users, key=lambda name: (-len(set(users[name])), name))
+    lines: list[RenderableType] = []
+    for name in (n for n in ordered if _is_logged_by(framework, n)):
+        lines.append(Text.assemble((name, "bold"), (f"  for {', '.join(dict.fromkeys(users[name]))}", "dim")))
+        lines.append(Padding(prose(how_to_log(framework, name)), (0, 0, 0, 3)))
+    others = [f"{n} (for {', '.join(dict.fromkeys(users[n]))})" for n in ordered if not _is_logged_by(framework, n)]
+    if others:
+        lines.append(
+            Text(f"{NAMES[framework]} does not log the following by itself. posttrain explain NAME defines each:")
+        )
+        lines.append(Padding(Text(", ".join(others), style="dim"), (0, 0, 0, 3)))
+    return [Text("To judge more, log", style="bold"), Padding(Group(*lines), (0, 0, 0, 3)), Text("")]
+
+
+def _missed(diagnosis: Diagnosis) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Alternative signals, one of which is missing, and the detector or cause that misses them."""
     for one in diagnosis.unjudged:
         for names in one.missing:
-            missed.setdefault(names, []).append(one.detector.name)
+            yield names, one.detector.name
     for finding in diagnosis.all_findings:
         for candidate in finding.differential:
             if candidate.verdict is Verdict.UNKNOWN and finding.severity > Severity.INFO:
-                for name in candidate.log_this:
-                    missed.setdefault((name,), []).append(candidate.cause)
-    unique = {names: list(dict.fromkeys(users)) for names, users in missed.items()}
-    return sorted(unique.items(), key=lambda item: (-len(item[1]), item[0]))
+                yield from (
+                    ((name,), candidate.cause) for name in candidate.log_this if not diagnosis.history.has(name)
+                )
 
 
-def _how(framework: Framework, names: Sequence[str]) -> str:
-    """How a framework logs the first of the alternatives that it can log."""
-    sentences: list[str] = []
-    for name in names:
-        try:
-            sentences.append(how_to_log(framework, name))
-        except UnknownSignalError:
-            continue
-    able = [s for s in sentences if "does not" not in s]
-    return (able or sentences or [""])[0]
+def _easiest(framework: Framework, names: Sequence[str]) -> str:
+    """Of alternatives, the first that the framework logs by itself; else the first."""
+    return next((name for name in names if _is_logged_by(framework, name)), names[0])
 
 
-def _list(title: str, texts: Sequence[str], style: str = "") -> list[RenderableType]:
+def _is_logged_by(framework: Framework, name: str) -> bool:
+    if framework is Framework.POSTTRAIN:
+        return _unit(name) != ""
+    try:
+        return bool(aliases_of(framework, name))
+    except UnknownSignalError:
+        return False
+
+
+def _list(title: str, texts: Sequence[str], style: str = "", shown: int = _SHOWN_PROBLEMS) -> list[RenderableType]:
     if not texts:
         return []
-    shown = [Padding(Text(one_line(text, 600), style=style, overflow="fold"), (0, 0, 0, 3)) for text in texts]
-    more = len(shown) - _SHOWN_PROBLEMS
-    rest = [Padding(Text(f"and {more} more", style="dim"), (0, 0, 0, 3))] if more > 0 else []
-    return [Text(title, style="bold"), *shown[:_SHOWN_PROBLEMS], *rest, Text("")]
+    lines = [Text(one_line(text, 600), style=style, overflow="fold") for text in texts[:shown]]
+    if len(texts) > shown:
+        lines.append(Text(f"and {len(texts) - shown} more (all of them: --json)", style="dim"))
+    return [Text(title, style="bold"), *(Padding(line, (0, 0, 0, 3)) for line in lines), Text("")]
 
 
 def verdict(diagnosis: Diagnosis) -> Text:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from posttrain.errors import InputError
 from posttrain.faultmap.causes import CAUSES, SYMPTOMS
-from posttrain.faultmap.change import Change, Event, Key, changes, key_of
+from posttrain.faultmap.change import Change, Event, Key, changes
 from posttrain.faultmap.detectors import DETECTORS
 from posttrain.faultmap.diagnosis import Diagnosis, diagnose
 from posttrain.faultmap.doctor_json import finding_json
@@ -70,7 +70,7 @@ class Watch:
     ) -> Watch:
         """Watch a new run, or go on after ``step`` of one: with its metrics up to there and what was acknowledged."""
         info = run.info()
-        path = run.path / "findings.jsonl"
+        path = run.findings_path
         ignored = frozenset(acknowledged(read_finding_events(path)) | set(settings.ignore))
         if settings.ignore:
             append_finding_event(path, attempt=attempt, step=step, event=ACKNOWLEDGED, names=sorted(settings.ignore))
@@ -95,17 +95,17 @@ class Watch:
         if not last and step % (1 + step // LOOKS):
             return None
         diagnosis = diagnose(self.live.history())
-        for change in changes(self._found, diagnosis.all_findings):
-            self._record(step, change)
+        for key, change in changes(self._found, diagnosis.all_findings):
+            self._record(step, key, change)
         self._tell_failures(step, diagnosis)
         self._found = diagnosis.all_findings
         return stopping(diagnosis, self.settings, self.ignored)
 
-    def _record(self, step: int, change: Change) -> None:
+    def _record(self, step: int, key: Key, change: Change) -> None:
         finding = change.finding
         body = finding_json(finding, Framework.POSTTRAIN)
         append_finding_event(self.path, attempt=self.attempt, step=step, event=change.event.value, finding=body)
-        mark = key_of(finding), finding.severity
+        mark = key, finding.severity
         if change.event in (Event.NEW, Event.WORSE) and finding.severity > Severity.INFO and mark not in self._told:
             self._told.add(mark)
             self.tell(f"step {step} {sentence(finding)}")

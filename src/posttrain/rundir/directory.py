@@ -92,6 +92,11 @@ class RunDirectory:
         return self.path / "engine.jsonl"
 
     @property
+    def findings_path(self) -> Path:
+        """``findings.jsonl``, what the detectors said while the run was training."""
+        return self.path / "findings.jsonl"
+
+    @property
     def journal_path(self) -> Path:
         """``journal.sqlite``, the life of every task and group."""
         return self.path / "journal.sqlite"

@@ -22,6 +22,7 @@ Everything a run leaves behind is in one directory, in formats that any tool rea
 | `run.json` | what the run is: settings with reasons, policy-identity table, versions, seed, machine, attempts |
 | `metrics.jsonl` | one line per step and phase |
 | `engine.jsonl` | engine, trainer and machine, once a second |
+| `findings.jsonl` | what the detectors said while the run was training |
 | `trajectories/step_000012.parquet` | every trajectory of the training batch of step 12 |
 | `evaluation/step_000012_NAME.parquet` | every trajectory of an evaluation after step 12 |
 | `evaluation/summary.json` | the comparison of base and trained model |
@@ -83,6 +84,19 @@ One object about every second; rates are over the time since the line before, `n
 | `cpu_share`, `memory` | this process: share of its cores (0 to 1), resident bytes |
 | `device_memory`, `device_utilisation` | the accelerator: bytes allocated, share of time computing |
 | `problem` | what could not be read, and why |
+
+## findings.jsonl
+
+One object an event, only ever appended to. It is a record of what was said at the time; `posttrain doctor RUN` judges
+the whole run anew.
+
+| Key | What it holds |
+|---|---|
+| `time`, `attempt`, `step` | seconds since the epoch, process, last step done |
+| `event` | `new`, `worse`, `milder`, `over`, `gone`; `acknowledged`; `failed` |
+| `finding` | of the first five: the finding as it was then, with the fields that [the doctor](how-to/doctor.md) prints |
+| `names` | of `acknowledged`: detectors, symptoms or causes that stop this run no more |
+| `detector`, `problem` | of `failed`: a detector that could not be asked, and why |
 
 ## Trajectories
 
