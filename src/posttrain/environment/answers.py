@@ -116,6 +116,16 @@ def last_boxed(text: str) -> str | None:
     return None
 
 
+def marked_answer(text: str) -> str | None:
+    """What a text marks as its answer: the last box, else the last answer tag, else what follows the last ``####``."""
+    found = last_boxed(text)
+    if found is None:
+        found = last_tag(text, "answer")
+    if found is None and "####" in text:
+        found = text.rpartition("####")[2].strip().partition("\n")[0].strip()
+    return found
+
+
 def last_line(text: str) -> str | None:
     """The last line that is not blank, without a leading label such as ``Answer:``, else ``None``."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]

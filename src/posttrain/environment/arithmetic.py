@@ -15,7 +15,8 @@ from itertools import product
 from math import prod
 from types import MappingProxyType
 
-from posttrain.environment.answers import first_integer, is_ambiguous, last_integer, only_integer
+from posttrain.environment.answers import first_integer, last_integer, only_integer
+from posttrain.environment.denial import Place, is_denied, unclear
 from posttrain.environment.grading import GradedTasks, PureGrader, check_split, graded
 from posttrain.environment.protocol import Attempt, TaskSplit
 from posttrain.errors import InputError
@@ -126,16 +127,17 @@ def arithmetic_environment(
         held_out |= _choose_pairs(name, family, questions[family.name], held_out_pairs, held_out_seed)
     split = _split(name, chosen, questions, held_out, lambda q: (Message("user", prompt.replace(_PLACEHOLDER, q)),))
     parse = GRADINGS[grading]
-    grader = PureGrader(lambda attempt: _grade(attempt, parse), lambda text: _spell(parse(text)))
+    place: Place = "first" if grading == "first_integer" else "last"
+    grader = PureGrader(lambda attempt: _grade(attempt, parse, place), lambda text: _spell(parse(text)))
     return GradedTasks(name, check_split(name, split), grader, success_threshold=success_threshold)
 
 
 def regrade(completion: str, task: Task) -> Regrade:
     """How a completion fares under each grading. The task's gold must be an integer."""
-    last, ambiguous = last_integer(completion), is_ambiguous(completion)
+    last, ambiguous = last_integer(completion), unclear(completion) is not None
     return Regrade(
         last_integer_correct=last == task.gold and not ambiguous,
-        first_integer_correct=first_integer(completion) == task.gold,
+        first_integer_correct=first_integer(completion) == task.gold and not is_denied(completion, "first"),
         exact_correct=only_integer(completion) == task.gold,
         parsable=last is not None and not ambiguous,
         ambiguous=ambiguous,
@@ -151,17 +153,18 @@ def constant_answer_baseline(tasks: Sequence[Task]) -> ConstantBaseline:
     return ConstantBaseline(next(t.gold for t in tasks if str(t.gold) == answer), count / len(tasks), len(tasks))
 
 
-def _grade(attempt: Attempt, parse: Callable[[str], int | None]) -> Grade:
-    """Reward 1 for the right integer. Alternatives ("8 or 9") are no answer and are counted as ambiguous."""
-    value, ambiguous = parse(attempt.completion), is_ambiguous(attempt.completion)
+def _grade(attempt: Attempt, parse: Callable[[str], int | None], place: Place) -> Grade:
+    """Reward 1 for the right integer. "8 or 9" and "not 8" are no answers and are counted as ambiguous."""
+    value, problem = parse(attempt.completion), unclear(attempt.completion, place)
+    ambiguous = problem is not None
     correct = value == attempt.task.gold and not ambiguous
     parts = {
         "correct": float(correct),
         "parsable": float(value is not None and not ambiguous),
         "ambiguous": float(ambiguous),
     }
-    if ambiguous:
-        reason = "alternatives with different values"
+    if problem is not None:
+        reason = problem
     else:
         reason = "no integer" if value is None else f"read {_spell(value)}, gold {attempt.task.gold}"
     return graded(float(correct), parts, reason)

@@ -6,23 +6,31 @@ Policies where the library alone is too generous or too strict:
   same, decimals within one part in a million (the library's tolerance is absolute: 2^-99 and 2^-98 pass);
 * a per cent sign means one hundredth: 50 % is 0.5 and is not 50;
 * enumerations with dots ("1, 2, ..., n") are equal only if written alike (the library drops the dots);
-* alternatives ("1 or 2") are no answer;
+* alternatives ("1 or 2") and denied numbers ("not 2") are no answer;
+* a number must be worked out: "17 - 9" is no answer where 8 is right;
+* a unit, where gold and answer both have one, must be the same;
 * a gold number may be answered as ``+640``, ``640.`` or ``\text{640}``.
 """
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Any
 
 import math_verify
 import sympy
 
-from posttrain.environment.answers import is_ambiguous, last_number, only_number
+from posttrain.environment.answers import find_numbers, last_boxed, last_number, only_number
+from posttrain.environment.denial import unclear
 
 _DOTS = re.compile(r"\\[lc]?dots|\.\.\.|\u2026")
 _DELIMITED = re.compile(r"\$|\\boxed|\\\(|\\\[")
 _RELATIVE_TOLERANCE = 1e-6
+_TERM = r"\d[\d,.]*\)?\s*(?:%s)\s*\(?-?\d"
+_SUM_OR_PRODUCT = re.compile(_TERM % r"[-+*\u2212\u00d7\u22c5]|\\times|\\cdot")
+_CALCULATION = re.compile(_TERM % r"[-+*/\u2212\u00d7\u22c5\u00f7]|\\times|\\cdot|\\div")
+_UNIT = re.compile(r"[+-]?[\d.,]*\d\s*(?:\\text\{)?\s*([A-Za-z\u00b0\u00b5][A-Za-z\u00b0/ .]{0,20})\}?")
 
 
 def compare(golds: list[str], answers: list[str]) -> list[dict[str, str]]:
@@ -38,22 +46,73 @@ def _guarded(gold: str, answer: str) -> dict[str, str]:
 
 
 def verdict(gold: str, answer: str) -> str:
-    """Compare one answer with one gold. The caller bounds the time: the library's alarms are off."""
-    if is_ambiguous(answer):
+    """Compare one answer with one gold. The caller bounds the time: the library's alarms are off.
+
+    An answer is a box and nothing else, or the whole of a text without one.
+    """
+    if unclear(answer) and not unclear(gold):
         return "ambiguous"
+    right_number, given_number = only_number(_content(gold)), only_number(_content(answer))
+    if right_number is not None and given_number is not None:
+        return _equal(_close(given_number, right_number))
+    if _not_worked_out(right_number, answer) or _other_unit(gold, answer):
+        return "different"
     right = _parse(gold if _DELIMITED.search(gold) else rf"\boxed{{{gold}}}")
     if not right:
         return "no_gold"
-    given = _parse(answer)
+    given = _parse(_plain(answer))
     if not given:
-        number = only_number(gold)
-        found = last_number(answer) if number is not None else None
-        return "no_answer" if found is None else ("equal" if found == number else "different")
+        found = last_number(answer) if right_number is not None else None
+        return "no_answer" if found is None else _equal(found == right_number)
     if _DOTS.search(gold) or _DOTS.search(answer):
-        return "equal" if _bare(gold) == _bare(answer) else "different"
+        return _equal(_bare(gold) == _bare(answer))
     if not math_verify.verify(right, given, timeout_seconds=None, raise_on_error=True):
         return "different"
-    return "equal" if _same_value(right[0], given[0]) else "different"
+    return _equal(_same_value(right[0], given[0]))
+
+
+def _equal(equal: bool) -> str:
+    return "equal" if equal else "different"
+
+
+def _content(text: str) -> str:
+    """What stands in the box, or the whole text, without dollars and ``\\text``."""
+    boxed = last_boxed(text)
+    inner = (text if boxed is None else boxed).strip().strip("$ ")
+    return re.sub(r"^\\text\{\s*([^{}]*?)\s*\}$", r"\1", inner)
+
+
+def _plain(answer: str) -> str:
+    """The answer without what the library does not read: bold marks, a full stop or ``\\text`` inside the box."""
+    boxed = last_boxed(answer)
+    if boxed is None:
+        return answer.replace("**", "")
+    return rf"\boxed{{{_content(answer).removesuffix('.')}}}"
+
+
+def _close(given: Decimal, right: Decimal) -> bool:
+    return abs(given - right) <= abs(right) * Decimal(_RELATIVE_TOLERANCE)
+
+
+def _not_worked_out(gold: Decimal | None, answer: str) -> bool:
+    """Whether a number is answered with a calculation ("17 - 9" for 8): algebra would find it equal."""
+    if gold is None:
+        return False
+    whole = gold == gold.to_integral_value()
+    if last_boxed(answer) is None:
+        return whole and _CALCULATION.search(answer) is not None and all(n.value != gold for n in find_numbers(answer))
+    result = _content(answer).rpartition("=")[2]
+    return (_CALCULATION if whole else _SUM_OR_PRODUCT).search(result) is not None
+
+
+def _other_unit(gold: str, answer: str) -> bool:
+    """Whether both carry a unit and not the same one. The library drops units."""
+    right, given = _UNIT.fullmatch(_content(gold)), _UNIT.fullmatch(_content(answer))
+    return right is not None and given is not None and _unit_name(right[1]) != _unit_name(given[1])
+
+
+def _unit_name(unit: str) -> str:
+    return unit.casefold().rstrip(".").removesuffix("s").replace("metre", "meter")
 
 
 def _parse(text: str) -> list[Any]:

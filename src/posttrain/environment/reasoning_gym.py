@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from posttrain.environment.answers import format_number, last_line, last_number, last_tag
+from posttrain.environment.denial import unclear
 from posttrain.environment.grading import (
     GradedTasks,
     GradingCounts,
@@ -32,7 +33,7 @@ _EVALUATION_SEED_OFFSET = 1_000_000_007
 
 
 def _number_text(text: str) -> str | None:
-    value = last_number(text)
+    value = None if unclear(text) else last_number(text)
     return None if value is None else format_number(value)
 
 

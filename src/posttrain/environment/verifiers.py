@@ -7,7 +7,8 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from posttrain.environment.answers import format_number, is_ambiguous, last_boxed, last_number
+from posttrain.environment.answers import format_number, last_boxed, last_number, marked_answer
+from posttrain.environment.denial import unclear
 from posttrain.environment.grading import Grader, GradingCounts, PureGrader, failed, graded, ungradable
 from posttrain.environment.isolation import IsolatedFunction
 from posttrain.environment.protocol import Attempt
@@ -20,17 +21,17 @@ _MATH_TARGET = "posttrain.environment.math_worker:compare"
 def last_number_grader() -> PureGrader:
     """Right if the last number of the completion has the value of the gold's last number.
 
-    Alternatives with different values ("1 or 2") are no answer and are counted as ambiguous.
+    Alternatives with different values ("1 or 2") and denied numbers ("not 2") are no answer and are counted as
+    ambiguous.
     """
 
     def grade(attempt: Attempt) -> Grade:
         gold, value = gold_number(attempt.task.gold), last_number(attempt.completion)
         if gold is None:
             return ungradable(f"the gold answer {attempt.task.gold!r} holds no number")
-        if is_ambiguous(attempt.completion):
-            return graded(
-                0.0, {"correct": 0.0, "parsable": 0.0, "ambiguous": 1.0}, "alternatives with different values"
-            )
+        problem = unclear(attempt.completion)
+        if problem is not None:
+            return graded(0.0, {"correct": 0.0, "parsable": 0.0, "ambiguous": 1.0}, problem)
         correct = float(value == gold)
         parts = {"correct": correct, "parsable": float(value is not None), "ambiguous": 0.0}
         reason = "no number" if value is None else f"read {format_number(value)}, gold {format_number(gold)}"
@@ -54,7 +55,8 @@ class MathGrader:
     """Mathematical equality by math-verify, in a process that can be killed.
 
     The library sets alarms, which only work on a main thread, and its algebra may never return; both are
-    why it is never called in this process. The last boxed expression counts, else the whole completion.
+    why it is never called in this process. The last boxed expression counts, else the last answer tag, else what
+    follows the last ``####``, else the whole completion.
     """
 
     def __init__(self, timeout_s: float = 30.0, workers: int = 1) -> None:
@@ -113,20 +115,20 @@ def gold_number(gold: Any) -> Decimal | None:
 
 
 def _vote_number(text: str) -> str | None:
-    value = None if is_ambiguous(text) else last_number(text)
+    value = None if unclear(text) else last_number(text)
     return None if value is None else format_number(value)
 
 
 def _collate(attempts: Sequence[Attempt]) -> dict[str, Any]:
     return {
         "golds": [str(a.task.gold) for a in attempts],
-        "answers": [_boxed_or_whole(a.completion) for a in attempts],
+        "answers": [_marked_or_whole(a.completion) for a in attempts],
     }
 
 
-def _boxed_or_whole(completion: str) -> str:
-    boxed = last_boxed(completion)
-    return completion if boxed is None else rf"\boxed{{{boxed}}}"
+def _marked_or_whole(completion: str) -> str:
+    marked = marked_answer(completion)
+    return completion if marked is None else rf"\boxed{{{marked}}}"
 
 
 def _math_grade(value: Mapping[str, Any]) -> Grade:
