@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,6 @@ class Fault:
     rate: Callable[[float, float], float] | None = None
     onsets: tuple[float, ...] = (0.0, 0.3, 0.6)
     """As shares of the planned steps."""
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def _regrade(trajectory: Any, reward: float | None) -> None:
@@ -112,9 +111,13 @@ def _ignore_stop(magnitude: float, request: Any) -> Any:
     return request
 
 
-def _drop_first(magnitude: float, request: Any) -> Any:
-    """The engine sees the prompt without its first ``magnitude`` tokens."""
-    return replace(request, token_ids=request.token_ids[int(magnitude) :])
+SYSTEM_TOKEN = 3
+
+
+def _other_template(magnitude: float, request: Any) -> Any:
+    """The engine's template begins with ``magnitude`` special tokens that the trainer's does not have."""
+    extra = np.full(int(magnitude), SYSTEM_TOKEN, np.int32)
+    return replace(request, token_ids=np.concatenate([extra, request.token_ids]))
 
 
 def _temperature(magnitude: float, logits: torch.Tensor) -> torch.Tensor:
@@ -131,11 +134,6 @@ def _anchor(magnitude: float, settings: dict[str, Any]) -> None:
     settings["environments"]["toy"]["anchor"] = {"weight": magnitude}
 
 
-def _reuse(magnitude: float, settings: dict[str, Any]) -> None:
-    settings["policy"]["updates_per_batch"] = int(magnitude)
-    settings["policy"]["trust_region"] = {"kind": "none"}
-
-
 FAULTS: tuple[Fault, ...] = (
     Fault("hackable_reward", ("reward_hacked",), 1, (1, 2), (1.5, 2.5, 5.0), grade=_pay_shortcut),
     Fault("constant_reward", ("reward_dead",), 1, (1, 2), (0.0, 0.5, 1.0), grade=_constant),
@@ -145,14 +143,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault("unknown_top_k", ("support_not_matched",), 3, (2, 3), (24.0, 8.0, 4.0), logits=_top_k),
     Fault("old_weights", ("stale_weights",), 4, (2, 3), (16.0, 32.0, 0.0), load=_keep_old),
     Fault("coarse_weights", ("numerics_differ",), 3, (2, 3), (0.05, 0.1, 0.2), load=_noisy),
-    Fault("prompt_cut", ("prompt_handled_differently",), 3, (2, 3), (1.0, 2.0, 3.0), request=_drop_first),
+    Fault("other_template", ("prompt_handled_differently",), 3, (2, 3), (1.0, 2.0, 4.0), request=_other_template),
     Fault("deaf_to_stop", ("stop_token_missed",), 4, (2, 4), (0.5, 0.8, 1.0), request=_ignore_stop),
     Fault(
         "hot_rate",
         ("learning_rate_too_high", "policy_collapsed"),
         2,
         (2,),
-        (10.0, 25.0, 60.0),
+        (40.0, 80.0, 160.0),
         rate=lambda m, rate: rate * m,
     ),
     Fault(
@@ -164,14 +162,5 @@ FAULTS: tuple[Fault, ...] = (
         rate=lambda m, rate: rate * m,
         onsets=(0.0,),
     ),
-    Fault("strong_anchor", ("anchor_too_strong",), 2, (1, 2), (1.0, 5.0, 25.0), settings=_anchor, onsets=(0.0,)),
-    Fault(
-        "reused_batch",
-        ("batch_reused_too_often", "learning_rate_too_high"),
-        2,
-        (2,),
-        (4.0, 8.0, 16.0),
-        settings=_reuse,
-        onsets=(0.0,),
-    ),
+    Fault("strong_anchor", ("anchor_too_strong",), 2, (1, 2), (3.0, 10.0, 30.0), settings=_anchor, onsets=(0.0,)),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import sys
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,6 +65,7 @@ def settings_of(case: Case, folder: Path, base: Path) -> dict[str, Any]:
         "policy": {"algorithm": case.algorithm, "learning_rate": case.rate, "warmup_steps": 0},
         "evaluation": {"every": 10, "samples": 2, "samples_during": 2, "k": [1], "at_end": False},
         "checkpoint": {"every": 0},
+        "faultmap": {"stop_on": "off"},
         "rundir": {"trackers": [], "trajectories_every": 10},
     }
     fault = fault_of(case)
@@ -158,7 +158,3 @@ def planted(case: Case) -> Generator[None]:
         mock.patch.object(OptimizerSettings, "rate_at", rate_at),
     ):
         yield
-
-
-if __name__ == "__main__":
-    run_case(Case(**json.loads(sys.argv[1])), Path(sys.argv[2]))
