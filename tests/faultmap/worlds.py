@@ -134,7 +134,7 @@ class World:
             "policy/sampled_entropy": entropy + surprise + s.direction * gap,
             "policy/grad_norm": about(s.gradient, 0.3) * np.sqrt(signal), "policy/learning_rate": self.rate,
             "policy/clip_fraction_high": about(s.clip, 0.2), "policy/clip_fraction_low": about(0.5 * s.clip, 0.2),
-            "policy/ratio_ess": 1.0 - about(1.0 - s.ess, 0.15) if s.ess < 1.0 else 1.0,
+            "policy/ratio_ess": min(about(s.ess, 0.15 * (1.0 - s.ess)), 1.0),
             "policy/ratio_max": max(about(s.ratio_max, 0.3), 1.0) if s.ratio_max > 1.0 else 1.0,
             "policy/ratio_min": 1.0 / max(s.ratio_max, 1.0), "policy/approx_kl": 0.5 * (1.0 - s.ess) ** 2,
             "policy/anchor_kl": about(s.kl, 0.15), "policy/updates": float(self.updates),

@@ -15,7 +15,7 @@ What the shape says follows from definitions:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -312,15 +312,19 @@ GAP_CAUSES = (*_SAYS, "stale_cache", "data_too_old")
 """Causes that this module can judge."""
 
 
-def weigh_gap(history: History, cause: str, onset: int) -> Candidate:
-    """What the gap says about one cause of a symptom that began at ``onset``."""
+def weigh_gap(history: History, causes: Sequence[str], onset: int) -> list[Candidate]:
+    """What the gap says about each of ``causes`` (of `GAP_CAUSES`) of a symptom that began at ``onset``."""
     d = gap_course(history)
-    if cause == "data_too_old":
-        return _weigh_age(history, onset)
+    gap = find_gap(history) if causes else None
+    if gap is not None and gap.onset_step > onset + _some_points(d):
+        gap = None
+    return [_weigh_age(history, onset) if c == "data_too_old" else _weigh(d, gap, c) for c in causes]
+
+
+def _weigh(d: Course, gap: Gap | None, cause: str) -> Candidate:
     if not len(d):
         return Candidate(cause, Verdict.UNKNOWN, "sampler and trainer are not compared", ("logprobs/mismatch_mean",))
-    gap = find_gap(history)
-    if gap is None or gap.onset_step > onset + _some_points(d):
+    if gap is None:
         level = float(np.median(d.values[-5:]))
         return Candidate(cause, Verdict.RULED_OUT, f"sampler and trainer agree (mean |d| {level:.2g} nats)")
     if gap.cause == cause:

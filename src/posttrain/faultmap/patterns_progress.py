@@ -46,6 +46,16 @@ class Progress:
         return loss > np.fmax(share * self.span * np.fmax(self.attained_best, 0.2), sigmas * self.noise)
 
     @property
+    def lost(self) -> Mask:
+        """Fallen, and less than a third of the best is left."""
+        return self.fallen() & (self.attained < self.attained_best / 3.0)
+
+    def had_learnt(self, index: int) -> bool:
+        """By this point much was won, or held for ten points: what happens now is a loss, not a failed start."""
+        won = bool(self.best[index] - self.start > 0.25 * self.span)
+        return won or (index >= 10 and bool(self.attained_best[index] >= 0.5))
+
+    @property
     def attained_best(self) -> Values:
         """Highest ``attained`` so far."""
         return np.fmax.accumulate(self.attained) if len(self.attained) else self.attained

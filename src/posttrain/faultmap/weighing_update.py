@@ -20,12 +20,9 @@ KL_TOO_FAR = 1.0
 def causes_of(scene: Scene, symptom: str, *judged: Candidate) -> tuple[Candidate, ...]:
     """The differential diagnosis of a symptom; ``judged`` were weighed by the detector itself."""
     known = {candidate.cause for candidate in judged}
-    own: list[Candidate] = []
-    for cause in SYMPTOMS[symptom].causes:
-        if cause not in known and cause in UPDATE_WEIGHERS:
-            own.append(UPDATE_WEIGHERS[cause](scene))
-        elif cause not in known and cause in GAP_CAUSES:
-            own.append(weigh_gap(scene.history, cause, scene.onset))
+    left = [cause for cause in SYMPTOMS[symptom].causes if cause not in known]
+    own = [UPDATE_WEIGHERS[cause](scene) for cause in left if cause in UPDATE_WEIGHERS]
+    own += weigh_gap(scene.history, tuple(cause for cause in left if cause in GAP_CAUSES), scene.onset)
     return differential(scene, symptom, *judged, *own)
 
 
@@ -39,7 +36,8 @@ def updates_per_batch(history: History) -> float | None:
 
 def staleness(history: History, first: int = -1) -> float | None:
     """Mean age of the data in versions from a step on; ``None`` where neither log nor settings tell."""
-    ages = history.course("schedule/staleness_mean").finite.between(first, _last(history)).values
+    course = history.course("schedule/staleness_mean").finite
+    ages = course.values[course.steps >= first]
     if len(ages):
         return float(np.mean(ages))
     return 0.0 if history.facts.asynchronous is False else None
@@ -53,10 +51,6 @@ def peak(scene: Scene, signal: str, lead: int = 2) -> float | None:
     return float(values.max()) if len(values) else None
 
 
-def _last(history: History) -> int:
-    return int(history.steps[-1]) if len(history.steps) else 0
-
-
 def _rate_too_high(s: Scene) -> Candidate:
     cause = "learning_rate_too_high"
     rates = s.history.course("policy/learning_rate").finite.values
@@ -68,6 +62,7 @@ def _rate_too_high(s: Scene) -> Candidate:
             return supported(cause, f"{name} reached {value:.3g} nats per token")
     norm = s.history.course("policy/grad_norm").finite
     before, top = norm.between(-1, s.onset - 1).values, peak(s, "policy/grad_norm")
+    before = before[before > 0]
     if len(before) >= 3 and top is not None and top > 10 * float(np.median(before)) > 0:
         return supported(cause, f"the gradient norm rose from {float(np.median(before)):.3g} to {top:.3g}")
     distance = divergences["policy/anchor_kl"]
@@ -178,6 +173,9 @@ def choose(
 
     ``default`` replaces what is weighed for its cause only where it is chosen.
     """
-    weighed = {c.cause: c for c in causes_of(scene, symptom)}
+    candidates = causes_of(scene, symptom)
+    weighed = {c.cause: c for c in candidates}
     found = next((weighed[c] for c in order if c in weighed and weighed[c].verdict is Verdict.SUPPORTED), default)
-    return found, causes_of(scene, symptom, found)
+    if found.cause not in weighed:
+        return found, (found, *candidates)
+    return found, tuple(found if c.cause == found.cause else c for c in candidates)

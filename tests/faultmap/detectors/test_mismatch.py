@@ -155,7 +155,7 @@ def measured(kind: str, size: float, steps: int = 16, tokens: int = 800) -> Hist
     rows: list[dict[str, float]] = []
     for t in range(steps):
         sharpness = np.exp(rng.normal(0.3 + 0.05 * t, 0.8, (tokens, 1)))
-        logits = rng.standard_t(4, (tokens, 200)) * sharpness
+        logits = rng.standard_t(4, (tokens, 80)) * sharpness
         trainer = log_softmax(logits)
         drawn_from = reported = trainer
         if kind == "temperature":

@@ -49,7 +49,7 @@ def judge(history: History) -> Sequence[Finding]:
         "data_too_old",
     )  # fmt: skip
     chosen, differential = choose(scene, SYMPTOM, order, supported("no_exploration", f"entropy fell {fall}"))
-    hopeless = bool(smooth[at] < 0.02 * top[at]) and bool(p.attained[at] < 0.5)
+    hopeless = bool(((smooth < 0.02 * top) & (p.attained < 0.5))[found.onset : at + 1].any())
     return (
         Finding(
             NAME,

@@ -39,21 +39,22 @@ def judge(history: History) -> Sequence[Finding]:
     high = (smooth > FACTOR * low) & (rise > RISE) & (rise > 4.0 * noise_so_far(entropy.values))
     p = progress(history, entropy.steps)
     calm = ~(smooth > 1.5 * low)
-    found, severity = episode(high & p.fallen(), 2, calm), Severity.WARN
+    falling = p.fallen(share=0.12, sigmas=2.0)
+    found, severity = episode(high & p.fallen(), 2, calm | ~falling), Severity.WARN
     if found is None:
         above_start = smooth > FACTOR * start_level(entropy.values, 5)
         found, severity = episode(high & above_start & p.stands, 8, calm), Severity.INFO
     if found is None:
         return ()
     at, onset = found.point(entropy.steps), int(entropy.steps[found.onset])
-    if severity is Severity.WARN and p.now[at] < 0.3 * p.best[at] and p.attained[at] < 0.3:
+    if severity is Severity.WARN and bool(p.lost[found.onset : at + 1].any()):
         severity = Severity.CRITICAL
     text = f"from {low[at]:.3g} to {smooth[at]:.3g} nats"
     default = supported("policy_collapsed", f"entropy rose {text} and the reward fell")
     if severity is Severity.INFO:
-        default = supported("no_exploration", f"entropy rose {text}; no cause is visible in the log")
         default = supported("learning_rate_too_high", f"entropy rose {text} without a gain in reward")
-    chosen, differential = choose(scene_of(history, onset), SYMPTOM, _ORDER, default)
+    order = tuple(c for c in _ORDER if c != "learning_rate_too_high" or not p.had_learnt(found.onset))
+    chosen, differential = choose(scene_of(history, onset), SYMPTOM, order, default)
     return (
         Finding(
             NAME,

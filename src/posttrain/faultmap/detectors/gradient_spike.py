@@ -41,7 +41,8 @@ def judge(history: History) -> Sequence[Finding]:
     p = progress(history, norm.steps)
     recent = rolling_median(norm.values, 5)
     grown = (recent > GROWN * level) & p.fallen()
-    found = episode(grown, 2, ~(norm.values > 1.5 * level))
+    falling = p.fallen(share=0.12, sigmas=2.0)
+    found = episode(grown, 2, ~(norm.values > 1.5 * level) | ~falling)
     if found is not None:
         return (_grown(history, norm, level, recent, p, found),)
     return _spikes(history, norm, p)

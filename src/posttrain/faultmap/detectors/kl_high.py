@@ -44,12 +44,13 @@ def judge(history: History) -> Sequence[Finding]:
     if found is None:
         return ()
     at, onset = found.point(kl.steps), int(kl.steps[found.onset])
-    default = supported("learning_rate_too_high", f"the divergence reached {smooth[at]:.3g} nats per token")
+    lost = bool(p.lost[found.onset : at + 1].any())
+    text = f"the divergence reached {smooth[at]:.3g} nats per token"
+    default = supported("policy_collapsed" if p.had_learnt(found.onset) else "learning_rate_too_high", text)
     chosen, rest = choose(scene_of(history, onset), SYMPTOM, _ORDER, default)
-    lost = bool(p.fallen()[at])
     return (
         Finding(
-            NAME, SYMPTOM, chosen.cause, Severity.CRITICAL if lost and p.now[at] < 0.3 * p.best[at] else Severity.WARN,
+            NAME, SYMPTOM, chosen.cause, Severity.CRITICAL if lost else Severity.WARN,
             0.5 if chosen is default else 0.6,
             f"The divergence from the reference is {smooth[at]:.3g} nats per token and the reward {p.now[at]:.3g} (its "
             f"best: {p.best[at]:.3g}).",

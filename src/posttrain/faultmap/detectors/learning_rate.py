@@ -20,6 +20,8 @@ from posttrain.faultmap.weighing_update import KL_TOO_FAR, causes_of
 NAME = "learning_rate"
 ENTROPY_GONE = 0.05
 GRADIENT_GROWN = 8.0
+RATE_JUMP = 2.5
+"""From one point to the next, after a warm-up's first: no schedule does that."""
 STILL_POINTS = 40
 SIGNAL = 0.3
 _DIVERGENCES = ("policy/anchor_kl", "policy/approx_kl")
@@ -44,9 +46,19 @@ def _too_high(history: History) -> Finding | None:
     gone = (rolling_median(entropy.values, 3) < ENTROPY_GONE * top) & (top > 0.02)
     wild = rolling_median(entropy.values, 3) > 3.0 * np.maximum(start_level(entropy.values, 3), 0.1)
     p = progress(history, steps)
-    destroyed = gone & (p.stands | p.fallen()) & ~p.saturated
-    found = episode(blown & (destroyed | (wild & p.fallen())), 3, ~blown)
-    return None if found is None else _thrown_away(history, entropy, signal, p, found)
+    in_vain = (p.stands | p.fallen()) & ~p.saturated
+    found = episode(blown & ((gone & in_vain) | (wild & p.fallen())), 3, ~blown)
+    if found is None or _had_learnt(history, p, found):
+        return None
+    return _thrown_away(history, entropy, signal, p, found)
+
+
+def _had_learnt(history: History, p: Progress, found: Episode) -> bool:
+    """A policy that learnt at this rate for long was not thrown away by it, unless the rate jumped."""
+    rate = first_of(history, "policy/learning_rate").values
+    before = rate[3:-1]
+    jumped = bool(np.any(rate[4:] > RATE_JUMP * np.where(before > 0, before, np.inf)))
+    return p.had_learnt(found.onset) and not jumped
 
 
 def _blown_up(history: History, steps: Steps) -> tuple[Mask, str]:

@@ -20,7 +20,7 @@ from posttrain.faultmap.weighing_update import choose
 NAME = "length_explosion"
 SYMPTOM = "length_explosion"
 FACTOR = 1.6
-FAR = 3.0
+FAR = 2.5
 RISE = 2.0
 HOLD = 5
 _ORDER = (
@@ -48,7 +48,7 @@ def judge(history: History) -> Sequence[Finding]:
     calm = ~(smooth > 1.2 * base.level)
     paid_since = p.gained(p.now[base.index], sigmas=1.0)
     # A gain that noise hides is given the benefit of the doubt until the length is far beyond its level.
-    doubtful = ((p.steady > p.start) | p.saturated) & ~p.fallen() & ~(smooth > FAR * base.level)
+    doubtful = ((p.steady > p.start + 0.5 * p.noise) | p.saturated) & ~p.fallen() & ~(smooth > FAR * base.level)
     vain = episode(longer & ~paid_since & ~doubtful & np.isfinite(p.now), HOLD, calm)
     if vain is not None:
         return (_in_vain(history, length, smooth, base.level, p, vain),)
@@ -87,7 +87,7 @@ def _in_vain(history: History, length: Course, smooth: Values, base: Values, p: 
     harm = Severity.INFO if bool(p.saturated[at]) and not lost else Severity.WARN
     return _finding(
         history, length, p, found, chosen, rest,
-        Severity.CRITICAL if lost and p.now[at] < 0.3 * p.best[at] else harm,
+        Severity.CRITICAL if bool(p.lost[found.onset : at + 1].any()) else harm,
         0.55, f"Length grew {grown} while the reward went from {p.start:.3g} to {p.now[at]:.3g}.",
     )  # fmt: skip
 

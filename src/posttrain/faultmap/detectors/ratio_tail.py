@@ -89,7 +89,7 @@ def _default(history: History) -> Candidate:
 
 def _severity(history: History, course: Course, at: int) -> Severity:
     p = progress(history, course.steps)
-    starved = course.name.endswith("_ess") and float(course.values[at]) < 0.1
+    starved = course.name.endswith("_ess") and float(np.median(course.values[max(at - 4, 0) : at + 1])) < 0.1
     return Severity.CRITICAL if starved and p.known and bool(p.fallen()[at]) else Severity.WARN
 
 

@@ -26,12 +26,13 @@ START_POINTS = 10
 def judge(history: History) -> Sequence[Finding]:
     """At least half of the attempts cut: from the start without getting better, or from some step on."""
     cut = first_of(history, "rollout/truncated_share")
-    if len(cut) < 4:
+    if len(cut) < 8:
         return ()
     smooth = rolling_median(cut.values, 5)
     p = progress(history, cut.steps)
     start = start_level(cut.values, 5)
-    risen = episode((rolling_median(cut.values, 3) >= max(HALF, start + 0.3)), 3, ~(cut.values > start + 0.15))
+    late = np.arange(len(cut)) >= 5
+    risen = episode((rolling_median(cut.values, 3) >= max(HALF, start + 0.3)) & late, 3, ~(cut.values > start + 0.15))
     if risen is not None:
         return (_finding(history, cut, risen, p, is_late=True),)
     found = episode(_from_start(smooth, start, p), 1, np.zeros(len(cut), np.bool_))
@@ -49,7 +50,7 @@ def _from_start(smooth: Values, start: float, p: Progress) -> Mask:
 
 def _finding(history: History, cut: Course, found: Episode, p: Progress, *, is_late: bool) -> Finding:
     at, onset = found.point(cut.steps), int(cut.steps[found.onset])
-    share = float(np.median(cut.values[max(at - 4, found.onset) : at + 1]))
+    share = float(np.max(rolling_median(cut.values, 5)[found.alarm : at + 1]))
     cause, confidence, reason = _why(history, cut, found, share, p, is_late)
     scene = scene_of(history, onset)
     other = {"stop_token_missed": "length_cap_too_short", "length_cap_too_short": "stop_token_missed"}.get(cause)
@@ -83,9 +84,9 @@ def _why(
         return "stop_token_missed", 0.8, f"their mean length is {mean:.0f}, but the longest has {longest:.0f} tokens"
     if is_late:
         return _why_late(history, cut, found, share)
-    if share >= 0.95 and p.known and float(p.attained[at]) >= 0.3:
-        won = f"{float(p.attained[at]):.0%} of what is possible is won"
-        return "stop_token_missed", 0.6, f"yet {won}: the answer is there, and the attempt does not end"
+    if share >= 0.95 and p.known and float(p.attained_best[at]) >= 0.3:
+        won = f"{float(p.attained_best[at]):.0%} of what is possible was won"
+        return "stop_token_missed", 0.55, f"yet {won}: the answer is there, and the attempt does not end"
     return "length_cap_too_short", 0.6, "since the first step, and not fewer with training"
 
 
@@ -106,7 +107,7 @@ def _why_late(history: History, cut: Course, found: Episode, share: float) -> tu
 
 def _severity(p: Progress, found: Episode, at: int, cause: str, is_late: bool) -> Severity:
     if is_late and p.known and bool(p.fallen()[at]):
-        return Severity.CRITICAL if p.now[at] < 0.3 * p.best[at] else Severity.WARN
+        return Severity.CRITICAL if bool(p.lost[found.onset : at + 1].any()) else Severity.WARN
     if not is_late and found.last is not None:
         return Severity.INFO
     harmless = p.known and bool(p.saturated[at])
