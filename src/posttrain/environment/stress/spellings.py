@@ -188,6 +188,9 @@ def _decimal(text: str, value: Fraction) -> Iterator[_Written]:
     if value.denominator <= 1000:
         yield _Written("fraction", f"{value.numerator}/{value.denominator}")
         yield _Written("LaTeX fraction", _latex(value, "frac"))
+    if 0 < abs(value) < Fraction(1, 100):
+        places = len(plain.partition(".")[2])
+        yield _Written("power of ten", f"{int(value * 10**places)}E-{places}", usual=False)
     yield from _signed(text, value < 0)
 
 
