@@ -14,9 +14,30 @@ from posttrain.settings.environments import FunctionSettings
 from posttrain.trajectory import Grade, Message, Task
 
 MIXED = (
-    "42", "1000", "1,000", "0.5", "0.001", "-5", "0", "1/2", "1/3", "3/2", "2*sqrt(3)", r"\sqrt{2}", r"2\pi", "yes", "C",
-    "(1,2)", "{1,2,3}", "the derivative", "5 meters", r"50\%", r"\boxed{5}", "3.14159", "Mercury",
-)  # fmt: skip
+    "42",
+    "1000",
+    "1,000",
+    "0.5",
+    "0.001",
+    "-5",
+    "0",
+    "1/2",
+    "1/3",
+    "3/2",
+    "2*sqrt(3)",
+    r"\sqrt{2}",
+    r"2\pi",
+    "yes",
+    "C",
+    "(1,2)",
+    "{1,2,3}",
+    "the derivative",
+    "5 meters",
+    r"50\%",
+    r"\boxed{5}",
+    "3.14159",
+    "Mercury",
+)
 NUMBERS = ("42", "17", "-5", "1000", "0.5", "230")
 SECTION = FunctionSettings(kind="function", path="unused", reward="unused:unused", reward_kind="verifiable")
 
