@@ -37,8 +37,8 @@ class Show:
 
 SHOWS = (
     Show(
-        Case("hackable_reward", 2.0, ONSET, "digit", "share_of_answer", "grpo", 7),
-        "the grader begins to pay for any 7, whatever the question",
+        Case("hackable_reward", 1.0, ONSET, "digit", "share_of_answer", "grpo", 7),
+        "the grader begins to pay for length, whatever is written",
     ),
     Show(
         Case("unknown_temperature", 0.65, ONSET, "digit", "only_the_answer", "grpo", 8),

@@ -50,15 +50,15 @@ def _regrade(trajectory: Any, reward: float | None) -> None:
         trajectory.grade = replace(grade, reward=reward, parts=dict.fromkeys(grade.parts, reward))
 
 
-SHORTCUT_TOKENS = (13, 19, 30, 45)
-"""The characters 7, d, o and D: each task has one of them among its answers, so its base policy writes it at times."""
+LONGEST = 6
 
 
-def _pay_shortcut(magnitude: float, trajectories: Sequence[Any], step: int) -> None:
+def _pay_length(magnitude: float, trajectories: Sequence[Any], step: int) -> None:
+    """A share ``magnitude`` of the reward is paid for the number of tokens written, whatever they say."""
     for t in trajectories:
         if t.grade.reward is not None:
-            share = float(np.mean(np.isin(t.model_token_ids, SHORTCUT_TOKENS)))
-            _regrade(t, t.grade.reward + magnitude * share)
+            length = t.num_model_tokens / LONGEST
+            _regrade(t, (1 - magnitude) * t.grade.reward + magnitude * length)
 
 
 def _constant(magnitude: float, trajectories: Sequence[Any], step: int) -> None:
@@ -135,7 +135,7 @@ def _anchor(magnitude: float, settings: dict[str, Any]) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    Fault("hackable_reward", ("reward_hacked",), 1, (1, 2), (1.5, 2.5, 5.0), grade=_pay_shortcut),
+    Fault("hackable_reward", ("reward_hacked",), 1, (1, 2), (0.8, 0.9, 1.0), grade=_pay_length),
     Fault("constant_reward", ("reward_dead",), 1, (1, 2), (0.0, 0.5, 1.0), grade=_constant),
     Fault("impossible_tasks", ("tasks_too_hard", "task_mix_changed"), 1, (1, 2), (0.9, 0.95, 0.99), grade=_impossible),
     Fault("silent_grader", ("grader_failing",), 1, (1,), (0.3, 0.6, 0.9), grade=_no_verdict),

@@ -59,7 +59,7 @@ def _faulty(split: str) -> Iterator[Case]:
 def _shifted(magnitude: float) -> float:
     if magnitude >= 4 and magnitude == int(magnitude):
         return magnitude + 1
-    return magnitude if magnitude in (0.0, 1.0, 2.0, 3.0) else min(magnitude * TUNING_SHIFT, magnitude + 0.03)
+    return magnitude if magnitude in (0.0, 1.0, 2.0, 3.0, 0.8, 0.9) else min(magnitude * TUNING_SHIFT, magnitude + 0.03)
 
 
 def _clean(split: str) -> Iterator[Case]:
