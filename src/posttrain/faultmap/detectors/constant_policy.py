@@ -11,7 +11,8 @@ from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.history import Course, History, Mask
 from posttrain.faultmap.patterns import first_run
 from posttrain.faultmap.patterns_reward import compact, reward_course, reward_scale, signal_share
-from posttrain.faultmap.weighing import Scene, differential, scene_of, supported
+from posttrain.faultmap.weighing import Scene, scene_of, supported
+from posttrain.faultmap.weighing_update import causes_of
 
 NAME = "constant_policy"
 ENTROPY_LEFT = 0.02
@@ -90,7 +91,7 @@ def _finding(scene: Scene, entropy: Course, place: float | None) -> Finding:
         evidence.append(Observation("policy/grad_norm", int(norm.steps[0]), float(norm.values[0]), "nothing moves"))
     if kl is not None:
         evidence.append(Observation("policy/anchor_kl", scene.now, kl, "stays where it was"))
-    rows = differential(scene, "constant_policy", candidate)
+    rows = causes_of(scene, "constant_policy", candidate)
     return Finding(
         NAME, "constant_policy", cause, severity, confidence, summary, scene.onset, None, tuple(evidence), rows
     )  # fmt: skip

@@ -11,7 +11,8 @@ from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.history import Course, History
 from posttrain.faultmap.patterns import last_run, rolling_mean
 from posttrain.faultmap.patterns_reward import compact
-from posttrain.faultmap.weighing import differential, scene_of, supported
+from posttrain.faultmap.weighing import scene_of, supported
+from posttrain.faultmap.weighing_update import causes_of
 
 NAME = "grader_failing"
 TOLERATED = 0.02
@@ -86,7 +87,7 @@ def _timeouts(history: History) -> Finding | None:
 def _finding(history: History, onset: int, severity: Severity, summary: str, evidence: Observation) -> Finding:
     scene = scene_of(history, onset)
     candidate: Candidate = supported("grader_failing", evidence.shows)
-    rows = differential(scene, "ungradable", candidate)
+    rows = causes_of(scene, "ungradable", candidate)
     return Finding(NAME, "ungradable", "grader_failing", severity, 0.85, summary, onset, None, (evidence,), rows)
 
 

@@ -10,7 +10,8 @@ from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.finding import Finding, Observation, Severity
 from posttrain.faultmap.history import History
 from posttrain.faultmap.patterns_reward import compact, reward_course, reward_scale, run_to_end, signal_share
-from posttrain.faultmap.weighing import differential, scene_of, supported, unknown, weigh
+from posttrain.faultmap.weighing import scene_of, supported, unknown, weigh
+from posttrain.faultmap.weighing_update import causes_of
 
 NAME = "gradient_without_signal"
 POINTS = 5
@@ -49,7 +50,7 @@ def judge(history: History) -> Sequence[Finding]:
         Observation("reward/zero_variance_groups", scene.now, 1.0, "no group has a signal"),
     )
     severity = Severity.INFO if _is_solved(history, onset, scene.now) else Severity.WARN
-    rows = differential(scene, "gradient_without_signal", candidate)
+    rows = causes_of(scene, "gradient_without_signal", candidate)
     return (
         Finding(
             NAME, "gradient_without_signal", "anchor_only_gradient", severity, confidence, summary, onset, None,

@@ -11,7 +11,8 @@ from posttrain.faultmap.detectors import reward_dead
 from posttrain.faultmap.finding import Finding, Observation, Severity
 from posttrain.faultmap.history import Course, History, Mask
 from posttrain.faultmap.patterns_reward import compact, reward_course, reward_scale, run_to_end, signal_share
-from posttrain.faultmap.weighing import differential, scene_of, supported
+from posttrain.faultmap.weighing import scene_of, supported
+from posttrain.faultmap.weighing_update import causes_of
 
 NAME = "loss_zero"
 POINTS = 5
@@ -49,7 +50,7 @@ def _vanished(history: History, norm: Course, has_signal: Mask) -> Sequence[Find
         reason = "no token is in the loss"
     summary = f"The gradient norm has been exactly 0 for {points} logged points although rewards differ within groups."
     evidence = (Observation("policy/grad_norm", onset, 0.0, "0 although there is a signal"),)
-    rows = differential(scene, "gradient_vanished", supported("no_gradient_path", reason))
+    rows = causes_of(scene, "gradient_vanished", supported("no_gradient_path", reason))
     return (
         Finding(
             NAME, "gradient_vanished", "no_gradient_path", Severity.CRITICAL, 0.6, summary, onset, None, evidence, rows
@@ -90,7 +91,7 @@ def _without_signal(history: History, norm: Course, silent: Mask) -> Sequence[Fi
     reason = dead[0].summary if dead else f"no group has a signal, and the reward stands at {place:.0%} of its range"
     summary = f"The gradient norm has been 0 for {points} logged points because no group has a reward signal."
     evidence = (Observation("policy/grad_norm", onset, 0.0, "nothing to learn from"),)
-    rows = differential(scene, "gradient_vanished", supported(cause, reason))
+    rows = causes_of(scene, "gradient_vanished", supported(cause, reason))
     return (Finding(NAME, "gradient_vanished", cause, severity, 0.6, summary, onset, None, evidence, rows),)
 
 
@@ -111,7 +112,7 @@ def _healthy(history: History, norm: Course, has_signal: Mask) -> Sequence[Findi
         Observation("policy/loss", scene.now, 0.0, "0 by construction"),
         Observation("policy/grad_norm", scene.now, now, "the policy is trained"),
     )
-    rows = differential(scene, "loss_zero", supported("expected_by_construction", reason))
+    rows = causes_of(scene, "loss_zero", supported("expected_by_construction", reason))
     return (
         Finding(
             NAME, "loss_zero", "expected_by_construction", Severity.INFO, 0.95, summary, onset, None, evidence, rows

@@ -19,7 +19,8 @@ from posttrain.faultmap.patterns_reward import (
     run_to_end,
     signal_share,
 )
-from posttrain.faultmap.weighing import Scene, differential, scene_of, supported, unknown
+from posttrain.faultmap.weighing import Scene, scene_of, supported, unknown
+from posttrain.faultmap.weighing_update import causes_of
 
 NAME = "no_group_signal"
 SILENT = 0.05
@@ -79,7 +80,7 @@ def _judged(
         f"stands at {place:.0%} of its range."
     )
     evidence = (Observation("reward/zero_variance_groups", scene.now, share, "nothing to learn from in these groups"),)
-    rows = differential(scene, "no_group_signal", candidate)
+    rows = causes_of(scene, "no_group_signal", candidate)
     return Finding(
         NAME, "no_group_signal", cause, severity, confidence, summary, scene.onset, None, evidence, rows
     )  # fmt: skip
@@ -111,7 +112,7 @@ def _parts_cancel(history: History, signal: Course) -> Sequence[Finding]:
     evidence = tuple(
         Observation(c.name, int(c.steps[-1]), float(c.values[-1]), "varies over the batch") for c in alive.values()
     )
-    rows = differential(scene, "no_group_signal", supported("reward_parts_cancel", reason))
+    rows = causes_of(scene, "no_group_signal", supported("reward_parts_cancel", reason))
     return (
         Finding(
             NAME, "no_group_signal", "reward_parts_cancel", severity, confidence, summary, onset, None, evidence, rows

@@ -13,7 +13,8 @@ from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.history import History
 from posttrain.faultmap.patterns_reward import compact, reward_course, reward_scale, signal_share
 from posttrain.faultmap.reward_loss import Loss, calm_after, reward_losses
-from posttrain.faultmap.weighing import Scene, differential, supported, weigh
+from posttrain.faultmap.weighing import Scene, supported, weigh
+from posttrain.faultmap.weighing_update import causes_of
 
 NAME = "reward_collapse"
 SETTLED = 16
@@ -151,7 +152,7 @@ def _finding(
         Observation(reward.name, int(reward.steps[low]), float(reward.values[low]), "far below the learnt level"),
         *(d.observation() for d in scene.behaviour.departures),
     )
-    rows = differential(scene, "reward_lost", *judged)
+    rows = causes_of(scene, "reward_lost", *judged)
     return Finding(NAME, "reward_lost", cause, severity, confidence, summary, scene.onset, None, evidence, rows)
 
 

@@ -10,7 +10,8 @@ from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.history import History
 from posttrain.faultmap.patterns_reward import ConstantRun, constant_run, held_out, reward_scale, signal_share
-from posttrain.faultmap.weighing import Scene, differential, ruled_out, scene_of, supported, unknown
+from posttrain.faultmap.weighing import Scene, ruled_out, scene_of, supported, unknown
+from posttrain.faultmap.weighing_update import causes_of
 
 NAME = "reward_dead"
 POINTS = 3
@@ -107,7 +108,7 @@ def _finding(
         evidence.append(
             Observation(share.name, int(share.steps[-1]), 1.0 - float(share.values[-1]), "no group differs")
         )
-    rows = differential(scene, "reward_flat", *judged)
+    rows = causes_of(scene, "reward_flat", *judged)
     return Finding(
         NAME, "reward_flat", cause, severity, confidence, summary, run.step, None, tuple(evidence), rows
     )  # fmt: skip
