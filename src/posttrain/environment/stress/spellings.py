@@ -98,7 +98,7 @@ def _surroundings(gold: Gold) -> Iterator[_Written]:
     yield _Written("label", f"Answer: {text}")
     yield _Written("final label", f"{WORK}Final answer: {text}")
     yield _Written("bold", f"The result is **{text}**.")
-    yield _Written("heading and bold", f"## Solution\n\nIt comes to **{text}**.")
+    yield _Written("heading and bold", f"## Solution\n\nThat makes **{text}**.")
     yield _Written("in dollars", f"${text}$")
     yield _Written("label and dollars", f"Answer: ${text}$")
     yield _Written("in \\( \\)", rf"The answer is \({text}\).")
