@@ -222,6 +222,10 @@ def _wanted(diagnosis: Diagnosis) -> list[RenderableType]:
     if not users:
         return []
     ordered = sorted(users, key=lambda name: (-len(set(users[name])), name))
+    if framework is Framework.POSTTRAIN:
+        # Written wherever there is something to measure: no anchor, no divergence from it.
+        missing = ", ".join(f"{name} (for {', '.join(dict.fromkeys(users[name]))})" for name in ordered)
+        return _list("Not measured in this run", [missing])
     lines: list[RenderableType] = []
     for name in (n for n in ordered if _is_logged_by(framework, n)):
         lines.append(Text.assemble((name, "bold"), (f"  for {', '.join(dict.fromkeys(users[name]))}", "dim")))
@@ -254,8 +258,6 @@ def _easiest(framework: Framework, names: Sequence[str]) -> str:
 
 
 def _is_logged_by(framework: Framework, name: str) -> bool:
-    if framework is Framework.POSTTRAIN:
-        return _unit(name) != ""
     try:
         return bool(aliases_of(framework, name))
     except UnknownSignalError:
