@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.record import Record, Table, arguments, parse, versions_here
+from harness.options import Size, options_of
+from harness.record import Record, Table, versions_here
 from harness.sides import ROOT
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.metrics import read_metrics
@@ -27,9 +28,7 @@ LEAST_POINTS, MOST_MINUTES = 40.0, 6.0
 
 def main() -> None:
     """Run all seeds one after the other and report."""
-    parser = arguments("demo", __doc__, repeats=1)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    options = parse(parser, "demo")
+    options = options_of("demo", __doc__, repeats=1, sizes={"seeds": Size((0, 1, 2))})
     with tempfile.TemporaryDirectory() as folder:
         found = [run_seed(options, seed, Path(folder) / f"seed-{seed}") for seed in options.seeds]
     report(options, found).finish(options.out)

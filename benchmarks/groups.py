@@ -10,20 +10,16 @@ import argparse
 from pathlib import Path
 from statistics import mean
 
-from harness.record import Ratio, Record, Table, arguments, busy, parse, spread, versions_here, whole
+from harness.options import Size, options_of
+from harness.record import Ratio, Record, Table, busy, spread, versions_here, whole
 from harness.sides import Facts, Side, rates, take_turns
 from harness.workloads import model_directory
 
 
 def main() -> None:
     """Measure and report."""
-    parser = arguments("groups", __doc__, repeats=6)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[4, 8, 16, 32])
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--new-tokens", type=int, default=32)
-    options = parse(parser, "groups")
-    if options.quick:
-        options.batch, options.new_tokens = 32, 8
+    sizes = {"sizes": Size((4, 8, 16, 32)), "batch": Size(128, 32), "new_tokens": Size(32, 8)}
+    options = options_of("groups", __doc__, repeats=6, sizes=sizes)
     with model_directory(options.model) as directory:
         record = measure(options, directory)
     record.finish(options.out)

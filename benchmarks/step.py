@@ -8,28 +8,24 @@ journal and every trajectory to disk. The reward costs nothing and differs withi
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+from harness.options import TRL, Size, options_of
 from harness.record import (
     Ratio,
     Record,
     Table,
-    arguments,
     busy,
-    parse,
-    rival_python,
     spread,
     versions_here,
     versions_of,
 )
-from harness.sides import Facts, Side, take_turns
+from harness.sides import Facts, Sides, take_turns
 from harness.workloads import model_directory, questions
 
 OURS, UNSHARED = "posttrain", "posttrain, prompts not shared"
-TRL, TRL_CHECKPOINTED, TRL_BF16 = (
+TRL_PLAIN, TRL_CHECKPOINTED, TRL_BF16 = (
     "TRL, no checkpointing",
     "TRL, checkpointing (its default)",
     "TRL, bf16 weights and optimizer, no checkpointing",
@@ -38,16 +34,13 @@ TRL, TRL_CHECKPOINTED, TRL_BF16 = (
 
 def main() -> None:
     """Measure and report."""
-    parser = arguments("step", __doc__, repeats=3)
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--group-size", type=int, default=8)
-    parser.add_argument("--new-tokens", type=int, default=32)
-    parser.add_argument("--micro-rows", type=int, default=16, help="TRL's per_device_train_batch_size")
-    parser.add_argument("--trl-python", help="default: .venv-trl/bin/python (make trl); '' leaves TRL out")
-    options = parse(parser, "step")
-    if options.quick:
-        options.new_tokens = 8
-    options.trl_python = rival_python(options, options.trl_python, ".venv-trl", "make trl")
+    sizes = {
+        "prompts": Size(8),
+        "group_size": Size(8),
+        "new_tokens": Size(32, 8),
+        "micro_rows": Size(16, help="TRL's per_device_train_batch_size"),
+    }
+    options = options_of("step", __doc__, repeats=3, sizes=sizes, rivals=[TRL])
     with model_directory(options.model) as directory:
         record = measure(options, directory)
     record.finish(options.out)
@@ -63,24 +56,22 @@ def measure(options: argparse.Namespace, directory: Path) -> Record:
         "new_tokens": options.new_tokens,
     }
     versions = {"posttrain": versions_here()}
-    with ExitStack() as stack:
-
-        def start(script: str, python: str | None = None, **more: Any) -> Side:
-            print(f"loading {script} {more}", flush=True)
-            where = {"python": python} if python else {}
-            return stack.enter_context(Side(script, {**spec, **more}, threads=options.threads, **where))
-
-        ours = start("loop", share=True)
+    with Sides(spec, options.threads) as contest:
+        ours = contest.start("loop", share=True)
         sides = {OURS: ours}
         if options.trl_python:
             versions["TRL"] = versions_of(options.trl_python)
             rows = options.prompts * options.group_size
-            more = {"batch_rows": rows, "micro_rows": options.micro_rows, "tokens": {"": rows * options.new_tokens}}
-            python = options.trl_python
+            more = {
+                "python": options.trl_python,
+                "batch_rows": rows,
+                "micro_rows": options.micro_rows,
+                "tokens": {"": rows * options.new_tokens},
+            }
             sides |= {
-                TRL: start("trl_grpo", python, weights="float32", checkpointing=False, **more),
-                TRL_CHECKPOINTED: start("trl_grpo", python, weights="float32", checkpointing=True, **more),
-                TRL_BF16: start("trl_grpo", python, weights="bfloat16", checkpointing=False, **more),
+                TRL_PLAIN: contest.start("trl_grpo", weights="float32", checkpointing=False, **more),
+                TRL_CHECKPOINTED: contest.start("trl_grpo", weights="float32", checkpointing=True, **more),
+                TRL_BF16: contest.start("trl_grpo", weights="bfloat16", checkpointing=False, **more),
             }
         runs = {name: lambda _, side=side: side.do("step") for name, side in sides.items()}
         found = take_turns(runs, options.repeats)
@@ -88,7 +79,7 @@ def measure(options: argparse.Namespace, directory: Path) -> Record:
         for name, side in sides.items():
             if name != OURS:
                 side.close()  # their memory is needed
-        unshared = start("loop", share=False)
+        unshared = contest.start("loop", share=False)
         sharing = take_turns(
             {OURS: lambda _: ours.do("step"), UNSHARED: lambda _: unshared.do("step")}, options.repeats
         )
@@ -144,7 +135,7 @@ def report(
         )
     )
     pace = {name: [1 / f["seconds"] for f in facts] for name, facts in found.items()}
-    aims = {TRL: 4.0, TRL_CHECKPOINTED: 4.0}
+    aims = {TRL_PLAIN: 4.0, TRL_CHECKPOINTED: 4.0}
     record.ratios = [
         Ratio.of(f"posttrain / {name}", pace[OURS], values, aims.get(name, 0.0))
         for name, values in pace.items()

