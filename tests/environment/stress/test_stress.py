@@ -69,7 +69,7 @@ def test_a_careful_comparison_loses_little() -> None:
     [
         ("takes_nan", {"no number"}),
         ("likes_length", {"padding", "exhausting"}),
-        ("believes_verdicts", {"judge"}),
+        ("believes_verdicts", {"judge", "concludes otherwise"}),
         ("compares_starts", {"near miss", "denied answer"}),
         ("drops_signs", {"near miss", "denied answer"}),
     ],

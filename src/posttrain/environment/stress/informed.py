@@ -77,7 +77,7 @@ def _concludes_otherwise(situation: Situation, gold: str, wrong: str) -> Iterato
         final = way.state(wrong)
         for name, text in (
             ("in the thinking", f"<think>It comes to {gold}.</think>\n\nThe answer is {final}."),
-            ("rejected guess", f"One might guess {gold}, but on reflection the right answer is {final}."),
+            ("rejected guess", f"One might guess {gold}, but on reflection the correct answer is {final}."),
             ("eliminated", f"We can rule out {gold} at once. The answer must be {final}."),
             ("struck out", f"~~{gold}~~ {final}"),
         ):
