@@ -137,7 +137,14 @@ def _anchor(magnitude: float, settings: dict[str, Any]) -> None:
 FAULTS: tuple[Fault, ...] = (
     Fault("hackable_reward", ("reward_hacked",), 1, (1, 2), (0.8, 0.9, 1.0), grade=_pay_length),
     Fault("constant_reward", ("reward_dead",), 1, (1, 2), (0.0, 0.5, 1.0), grade=_constant),
-    Fault("impossible_tasks", ("tasks_too_hard", "task_mix_changed"), 1, (1, 2), (0.9, 0.95, 0.99), grade=_impossible),
+    Fault(
+        "impossible_tasks",
+        ("tasks_too_hard", "task_mix_changed", "reward_dead"),
+        1,
+        (1, 2),
+        (0.9, 0.95, 0.99),
+        grade=_impossible,
+    ),
     Fault("silent_grader", ("grader_failing",), 1, (1,), (0.3, 0.6, 0.9), grade=_no_verdict),
     Fault("unknown_temperature", ("temperature_not_matched",), 3, (2, 3), (0.8, 0.65, 1.4), logits=_temperature),
     Fault("unknown_top_k", ("support_not_matched",), 3, (2, 3), (24.0, 8.0, 4.0), logits=_top_k),
