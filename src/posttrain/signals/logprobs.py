@@ -55,6 +55,13 @@ SIGNALS: tuple[Signal, ...] = (
         "nats per token",
         "Mean d; its sign says which side is more confident.",
         Reduction.MEAN,
+        HealthyRange(
+            -0.1,
+            0.1,
+            "verl's documentation warns beyond 0.1 on either side",
+            Evidence.PROPOSED,
+            "Dense model, bf16, no quantisation, no lag. Mixture-of-experts models sit higher.",
+        ),
         assumes=_SAME_WEIGHTS,
     ),
     Signal(
@@ -63,6 +70,13 @@ SIGNALS: tuple[Signal, ...] = (
         "ratio",
         "Mean of exp |d|: the typical factor between the two probabilities.",
         Reduction.MEAN,
+        HealthyRange(
+            1.0,
+            1.05,
+            "NeMo-RL's documentation examines samples above 1.05",
+            Evidence.PROPOSED,
+            "Dense model, bf16, no quantisation, no lag. Mixture-of-experts models sit higher.",
+        ),
         assumes=_SAME_WEIGHTS,
     ),
     Signal(
@@ -71,6 +85,13 @@ SIGNALS: tuple[Signal, ...] = (
         "probability",
         "Mean absolute difference of the two probabilities.",
         Reduction.MEAN,
+        HealthyRange(
+            0.0,
+            0.01,
+            "verl's documentation calls less than 0.005 normal and more than 0.01 a fault of precision",
+            Evidence.PROPOSED,
+            "Dense model, bf16, no quantisation, no lag. Mixture-of-experts models sit higher.",
+        ),
     ),
     Signal(
         "logprobs/probability_difference_max",
@@ -85,6 +106,13 @@ SIGNALS: tuple[Signal, ...] = (
         "correlation",
         "Pearson correlation of the two probabilities over the compared tokens.",
         Reduction.LAST,
+        HealthyRange(
+            0.99,
+            None,
+            "near 1 in runs that work; no published threshold",
+            Evidence.PROPOSED,
+            "Dense model, bf16, no quantisation, no lag. Mixture-of-experts models sit higher.",
+        ),
     ),
     Signal(
         "logprobs/ratio_ess",
@@ -92,6 +120,13 @@ SIGNALS: tuple[Signal, ...] = (
         "share",
         "Effective sample size (sum w)^2 / (n sum w^2) of w = exp(d) on raw values; 1 is exact agreement.",
         Reduction.LAST,
+        HealthyRange(
+            0.3,
+            None,
+            "verl's documentation warns below 0.3",
+            Evidence.PROPOSED,
+            "Dense model, bf16, no quantisation, no lag. Mixture-of-experts models sit higher.",
+        ),
     ),
     Signal(
         "logprobs/ratio_max",

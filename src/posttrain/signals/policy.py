@@ -133,6 +133,13 @@ SIGNALS: tuple[Signal, ...] = (
         "share",
         "Effective sample size of the raw ratios, (sum w)^2 / (n sum w^2), over the trained tokens; 1 is on policy.",
         Reduction.LAST,
+        HealthyRange(
+            0.5,
+            None,
+            "below one half, half of the tokens carry the update",
+            Evidence.PROPOSED,
+            "Token ratios, sync, up to four updates per batch.",
+        ),
     ),
     Signal(
         "policy/ratio_clamped_share",
@@ -155,6 +162,13 @@ SIGNALS: tuple[Signal, ...] = (
         "Mean of r - 1 - log r over the trained tokens: estimate (k3) of the divergence of the updated policy from the "
         "ratio's denominator policy.",
         Reduction.MEAN,
+        HealthyRange(
+            None,
+            0.1,
+            "PPO implementations end the updates on a batch between 0.01 and 0.1",
+            Evidence.PROPOSED,
+            "Token ratios, sync, up to four updates per batch.",
+        ),
     ),
     Signal(
         "policy/anchor_kl",

@@ -168,6 +168,7 @@ SIGNALS: tuple[Signal, ...] = (
         "events",
         "Times a grader was killed because it did not answer in time.",
         Reduction.SUM,
+        HealthyRange(None, 0.0, "a grader that is killed has graded nothing", Evidence.DERIVED, "Any environment."),
     ),
     Signal(
         "reward/grader_restarts",
@@ -175,6 +176,7 @@ SIGNALS: tuple[Signal, ...] = (
         "events",
         "Times a grading process was started again after it died or was killed.",
         Reduction.SUM,
+        HealthyRange(None, 0.0, "a grader that dies has graded nothing", Evidence.DERIVED, "Any environment."),
     ),
     Signal(
         "reward/parsable_share",
@@ -182,5 +184,12 @@ SIGNALS: tuple[Signal, ...] = (
         "share",
         "Share of gradable trajectories in which the grader found an answer to judge.",
         Reduction.SHARE,
+        HealthyRange(
+            0.8,
+            None,
+            "where answers are not found, format instead of skill decides the reward",
+            Evidence.PROPOSED,
+            "After the first steps, in which a model learns the format.",
+        ),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from posttrain.faultmap.readers.numbers import to_number
 from posttrain.faultmap.readers.remarks import Remarks, listed, quoted
@@ -13,7 +14,7 @@ from posttrain.faultmap.readers.structured import Parsed
 from posttrain.faultmap.readers.table import TableBuilder
 
 _DELIMITERS = (",", "\t", ";")
-_EMPTY = ("", "null", "None", "N/A", "NA")
+_EMPTY = frozenset(("", "null", "None", "N/A", "NA"))
 
 
 def looks_like_csv(head: bytes) -> bool:
@@ -39,7 +40,9 @@ def read_csv(source: Source, remarks: Remarks) -> Parsed:
     uneven = 0
     try:
         header = _header(next(rows), remarks)
-        keys, places = [name for name in header if name], [i for i, name in enumerate(header) if name]
+        keys = [name for name in header if name]
+        # The extra 0 makes it a tuple even of a single column.
+        pick = itemgetter(*(i for i, name in enumerate(header) if name), 0)
         for cells in rows:
             if not cells:
                 continue
@@ -48,7 +51,9 @@ def read_csv(source: Source, remarks: Remarks) -> Parsed:
                 continue
             if builder.is_full:
                 break
-            builder.add({key: None if cells[i] in _EMPTY else cells[i] for key, i in zip(keys, places, strict=True)})
+            if not _EMPTY.isdisjoint(cells):
+                cells = [None if cell in _EMPTY else cell for cell in cells]
+            builder.add(dict(zip(keys, pick(cells), strict=False)))
     except csv.Error as error:
         remarks.problem(f"{source.path.name}:{rows.line_num}: not CSV from here on ({error}).")
     except StopIteration:

@@ -31,7 +31,12 @@ def is_run(path: Path) -> bool:
 
 def read_run(path: Path) -> History:
     """The history of a run directory. Raises InputError if it is none, or has no metrics yet."""
-    run = load_run(path)
+    return history_of(load_run(path))
+
+
+def history_of(run: LoadedRun) -> History:
+    """The history of a run that was read. Raises InputError if it has no metrics yet."""
+    path = run.directory.path
     remarks = Remarks(problems=list(run.problems))
     courses = derive(courses_of(run.metrics.rows), Framework.POSTTRAIN, remarks)
     if not courses and not run.metrics.rows:
