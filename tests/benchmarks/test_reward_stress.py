@@ -24,8 +24,9 @@ def test_it_runs_without_the_rival(tmp_path: Path) -> None:
 
 def test_a_case_of_the_rival_is_found_by_an_attack_or_spelling_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import reward_stress
     from stress_worlds import stressed
+
+    import reward_stress
 
     result = stressed("pays_never")
     names = {a.family for a in result.attacks} | {s.name for s in result.spellings}
