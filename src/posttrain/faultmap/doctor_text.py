@@ -64,12 +64,13 @@ def rows_table(rows: Sequence[LayerRow]) -> Table:
     for row in rows:
         state = "unknown" if row.state is State.UNKNOWN else row.state.value
         table.add_row(
-            Text(numbered(row.layer)), Text(state, style=STYLES[row.state.value]), Text(_row_text(row), overflow="fold")
+            Text(numbered(row.layer)), Text(state, style=STYLES[row.state.value]), Text(row_text(row), overflow="fold")
         )
     return table
 
 
-def _row_text(row: LayerRow) -> str:
+def row_text(row: LayerRow) -> str:
+    """Symptom and cause of the worst finding of a layer, and what was not judged in it."""
     parts: list[str] = []
     if row.worst is not None:
         symptom, cause = SYMPTOMS[row.worst.symptom], CAUSES[row.worst.cause]
@@ -94,7 +95,7 @@ def finding_line(finding: Finding, severity: Severity | None = None) -> Text:
     return Text.assemble(
         (shown, STYLES[shown]),
         f"  {SYMPTOMS[finding.symptom].title}",
-        (f"  {_when(finding)}", "dim"),
+        (f"  {when(finding)}", "dim"),
     )
 
 
@@ -142,7 +143,7 @@ def _evidence(one: Observation, history: History, onset: int) -> Text:
     course = history.course(one.signal)
     line = Text(f"{one_line(one.signal)}  ")
     if len(course.finite) > 2:
-        line.append(_spark(course, onset), "cyan")
+        line.append(spark(course, onset), "cyan")
         line.append("\n  ")
     value = format_number(one.value, _unit(one.signal))
     line.append(f"step {one.step}: {value}", "bold")
@@ -150,7 +151,7 @@ def _evidence(one: Observation, history: History, onset: int) -> Text:
     return line
 
 
-def _spark(course: Course, onset: int) -> str:
+def spark(course: Course, onset: int) -> str:
     """The course as bars, with a mark where the finding begins."""
     known = course.finite
     bars = sparkline([float(v) for v in known.values], _BARS)
@@ -183,7 +184,8 @@ def _consequence(finding: Finding) -> Text:
     return line
 
 
-def _when(finding: Finding) -> str:
+def when(finding: Finding) -> str:
+    """``since step 12``, or from which step to which."""
     if finding.last_step is None:
         return f"since step {finding.onset_step}"
     return f"steps {finding.onset_step} to {finding.last_step}"

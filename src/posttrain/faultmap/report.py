@@ -27,6 +27,7 @@ from posttrain.faultmap.report_data import RunView, load_view
 from posttrain.faultmap.report_engine import engine_charts, waiting_table
 from posttrain.faultmap.report_evaluation import cost_chart, ends_of, headline, table_of
 from posttrain.faultmap.report_facts import fact_strip, identity_table, problem_box, settings_table, title_of
+from posttrain.faultmap.report_findings import diagnosis_of, findings_section
 from posttrain.faultmap.report_groups import attention_chart, difficulty_chart, total_chart
 from posttrain.faultmap.report_summary import summary_of
 from posttrain.rundir.files import replace_atomically
@@ -65,6 +66,7 @@ def render_report(view: RunView) -> str:
     frame, trajectories = browser(view, view.run.directory.path)
     sections = [
         ("result", "", _result(view, hovers)),
+        ("findings", "Findings", _findings(view)),
         ("curves", "Curves", _curves(view, hovers)),
         ("groups", "Groups", _groups(view, hovers)),
         ("engine", "Engine", _engine(view, hovers)),
@@ -131,6 +133,11 @@ def _result(view: RunView, hovers: dict[str, object]) -> Html:
     if view.problems:
         blocks.insert(2, problem_box(view.problems))
     return tag("div", *blocks, class_="blocks")
+
+
+def _findings(view: RunView) -> Html | None:
+    diagnosis = diagnosis_of(view.run)
+    return None if diagnosis is None else findings_section(diagnosis)
 
 
 def _curves(view: RunView, hovers: dict[str, object]) -> Html | None:

@@ -14,6 +14,7 @@ from posttrain.faultmap.printable import printable
 from posttrain.faultmap.report_data import problems_of, success_thresholds
 from posttrain.faultmap.report_evaluation import ends_of, rows_of
 from posttrain.faultmap.report_facts import title_of
+from posttrain.faultmap.report_findings import diagnosis_of, finding_lines
 from posttrain.faultmap.report_samples import Kind, is_success, outcome, rank
 from posttrain.faultmap.report_summary import summary_of
 from posttrain.faultmap.scales import finite, format_number, sparkline
@@ -63,6 +64,9 @@ def print_view(
         raise InputError("--step", step, "has no trajectories", known)
     screen.print(Text(printable(title_of(loaded)), style="bold"))
     screen.print(_metrics(loaded.metrics) if loaded.metrics.rows else Text("No metrics yet.", style="dim"))
+    diagnosis = diagnosis_of(loaded)
+    if diagnosis is not None and (lines := finding_lines(diagnosis)):
+        screen.print(Padding(Group(*lines, Text(f"why: posttrain doctor {run}", style="dim")), (1, 0, 0, 0)))
     _print_evaluation(screen, loaded)
     if steps:
         chosen = step if step is not None else steps[-1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +15,8 @@ from posttrain.faultmap.history import Course, Facts, History, Sample
 from posttrain.faultmap.printable import one_line
 from posttrain.faultmap.readers.derive import derive
 from posttrain.faultmap.readers.remarks import Remarks
+from posttrain.faultmap.readers.table import TableBuilder
+from posttrain.faultmap.readers.timeline import keep_latest
 from posttrain.rundir.info import RunInfo
 from posttrain.rundir.metrics import MetricsRow
 from posttrain.rundir.reading import LoadedRun, load_run
@@ -56,19 +59,16 @@ def history_of(run: LoadedRun) -> History:
 
 def courses_of(rows: Sequence[MetricsRow]) -> dict[str, Course]:
     """Courses of every signal in rows of one lineage; where two rows of a step hold a signal, the later counts."""
-    found: dict[str, dict[int, float]] = {}
+    builder = TableBuilder(most_keys=sys.maxsize, most_values=sys.maxsize)
     for row in rows:
-        step = row.step
-        for name, value in row.values.items():
-            found.setdefault(name, {})[step] = value
-    return {name: _course(name, points) for name, points in found.items()}
-
-
-def _course(name: str, points: Mapping[int, float]) -> Course:
-    steps = np.fromiter(points.keys(), np.int64, len(points))
-    values = np.fromiter(points.values(), np.float64, len(points))
-    order = np.argsort(steps, kind="stable")
-    return Course(name, steps[order], values[order])
+        builder.add(row.values)
+    steps = np.array([row.step for row in rows], np.int64)
+    found: dict[str, Course] = {}
+    for name, column in builder.build().columns.items():
+        logged = steps[column.rows]
+        kept = keep_latest(logged)
+        found[name] = Course(name, logged[kept.order], column.values[kept.order])
+    return found
 
 
 def facts_of(info: RunInfo, remarks: Remarks) -> Facts:
