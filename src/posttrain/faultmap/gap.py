@@ -10,18 +10,17 @@ What the shape says follows from definitions:
 - If q is reported truthfully, mean d = -KL(q | p) <= 0. A clearly positive mean d means that tokens were not drawn
   from the reported distribution: log-probs from before the temperature.
 - If q is p cut to a top set and renormalised, d = log(kept mass) <= 0 for every token: mean d = -mean |d|.
-- Old weights: the gap grows with each update; a temperature or rounding makes one that stays.
+- Old weights: after k updates the gap is about k times that of one; a temperature, a prompt or rounding makes one that
+  is there at once and stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
-from posttrain.faultmap.finding import Candidate, Verdict
 from posttrain.faultmap.history import Course, Facts, History, Steps, Values
 from posttrain.faultmap.patterns import rolling_median
 from posttrain.faultmap.patterns_events import Episode, episode, first_of, lowest_so_far
@@ -33,6 +32,11 @@ START_POINTS = 5
 SIGNATURE_POINTS = 20
 SIGMAS = 4.0
 """A direction must be so clear; more so for fewer points, whose spread is badly known."""
+DIRECTION = 1.4
+RAMP = 1.7
+"""A gap of 1, 2, 3, 4... has 2.3 times its first half in the second; one that stays has 1."""
+TOO_LARGE = 0.12
+"""Nats: number formats alone do not reach it between two computations in float32."""
 SURE_SIGMAS = 8.0
 """So clear that a direction counts although rounding explains the size."""
 
@@ -63,7 +67,7 @@ class Signature:
     @property
     def is_temperature(self) -> bool:
         """Tokens come from the same distribution at another temperature, or are reported before it."""
-        return (abs(self.direction) >= 1.1 and self.direction_sigmas >= SIGMAS) or self.is_unscaled
+        return (abs(self.direction) >= DIRECTION and self.direction_sigmas >= SIGMAS) or self.is_unscaled
 
     @property
     def is_unscaled(self) -> bool:
@@ -85,8 +89,8 @@ class Signature:
 class Gap:
     """The gap that was found. ``level`` is its newest median, ``before`` what it was before the onset (NaN: nothing).
 
-    ``growth`` is its newest level over that right after the onset; ``aged`` how many versions older the data
-    became (NaN where not logged).
+    ``ramp`` is the second half over the first of up to six points from the onset on, ``growth`` its newest level over
+    the first three (NaN for fewer points); ``aged`` how many versions older the data became (NaN where not logged).
     """
 
     course: Course
@@ -94,6 +98,7 @@ class Gap:
     episode: Episode
     level: float
     before: float
+    ramp: float
     growth: float
     aged: float
     signature: Signature
@@ -203,7 +208,8 @@ def _may_lag(history: History) -> bool:
     return history.facts.asynchronous is not False and not history.has("schedule/staleness_mean")
 
 
-def _aged(history: History, onset_step: int) -> float:
+def aged_by(history: History, onset_step: int) -> float:
+    """How many versions older the data became at a step; NaN where its age is not logged."""
     c = history.course("schedule/staleness_mean").finite
     old, new = c.values[c.steps < onset_step], c.values[c.steps >= onset_step]
     if not len(new):
@@ -217,37 +223,73 @@ def _explain_opened(history: History, d: Course, found: Episode) -> Gap | None:
     after = d.values[start:]
     early, late = float(np.median(after[:3])), float(np.median(after[-5:]))
     growth = late / early if early > 0 and len(after) >= 6 else float("nan")
-    aged = _aged(history, step)
     is_jump = before < EXACT or float(np.median(after[:2])) > 3.0 * before + 0.002
     shape = Shape.JUMP if is_jump else Shape.GROWTH
-    sign = signature(history, d, start)
-    cause, confidence, reason = _why_opened(history, d, start, shape, before, growth, aged, sign)
+    opened = Gap(
+        d, shape, found, late, before, _ramp(after), growth, aged_by(history, step), signature(history, d, start),
+        "numerics_differ", 0.5, "",
+    )  # fmt: skip
+    cause, confidence, reason = _why_opened(history, opened)
     if cause == "data_too_old" and late < 0.1:
         return None
-    return Gap(d, shape, found, late, before, growth, aged, sign, cause, confidence, reason)
+    return replace(opened, cause=cause, confidence=confidence, reason=reason)
 
 
-def _why_opened(
-    history: History, d: Course, start: int, shape: Shape, before: float, growth: float, aged: float, sign: Signature
-) -> tuple[str, float, str]:
-    if aged >= 0.5:
-        return "data_too_old", 0.7, f"the data became {aged:.1f} versions older at the same time"
+def _ramp(after: Values) -> float:
+    first = after[:6]
+    half = len(first) // 2
+    return float(np.mean(first[-half:]) / np.mean(first[:half])) if half >= 2 else float("nan")
+
+
+def _why_opened(history: History, gap: Gap) -> tuple[str, float, str]:
+    sign, d, start = gap.signature, gap.course, gap.episode.onset
+    if gap.aged >= 0.5:
+        return "data_too_old", 0.7, f"the data became {gap.aged:.1f} versions older at the same time"
     if sign.is_support:
         return "support_not_matched", 0.8, "every token is less likely in the trainer, by the mass cut off"
-    stays = not growth > 1.5
-    if sign.is_unscaled and stays:
+    if gap.ramp >= RAMP:
+        return "stale_weights", 0.85, "it grew with each of the first updates, as the trainer moved on"
+    if sign.is_unscaled:
         return "temperature_not_matched", 0.8, "the reported log-probs are not of the distribution sampled from"
     if _is_garbage(history, d, start):
         return "weights_corrupted_in_sync", 0.7, "the reward fell to nothing in the same step"
-    if stays and np.isfinite(growth) and sign.is_temperature:
-        return "temperature_not_matched", 0.7, f"it stays, and has a direction ({sign.direction:+.1f} times its size)"
-    if growth > 1.5:
-        return "stale_weights", 0.85, f"it grew {growth:.1f} times since it opened, as the trainer moved on"
-    if stays and np.isfinite(growth) and d.values[start:].max() < 0.1:
-        return "numerics_differ", 0.5, "it stays at one level and has no direction"
-    if shape is Shape.JUMP:
-        return "stale_weights", 0.6, "it opened at once while the trainer's weights moved"
+    if np.isfinite(gap.ramp) and sign.is_temperature:
+        return (
+            "temperature_not_matched",
+            0.8,
+            f"it is there at once and has a direction ({sign.direction:+.1f} of its size)",
+        )
+    if gap.growth > 1.5:
+        return "stale_weights", 0.75, f"it grew {gap.growth:.1f} times since it opened, as the trainer moved on"
+    if not np.isfinite(gap.ramp) or _is_back_at_start(history, d, start):
+        return "stale_weights", 0.55, "it opened at once while the trainer's weights moved"
+    return _why_level(gap)
+
+
+def _why_level(gap: Gap) -> tuple[str, float, str]:
+    """It came at once, stays, and has no direction."""
+    is_large = gap.before < EXACT and gap.level >= TOO_LARGE
+    if gap.signature.is_prompt or is_large:
+        return "prompt_handled_differently", 0.5, "it is there at once, and larger than rounding makes it"
+    if gap.shape is Shape.JUMP and gap.level >= max(TOO_LARGE, 8.0 * gap.before):
+        return "stale_weights", 0.5, f"it is {gap.level / gap.before:.0f} times what rounding made before"
+    if gap.shape is Shape.JUMP:
+        return "numerics_differ", 0.5, "it is there at once, stays at one level and has no direction"
     return "numerics_differ", 0.5, "it grows slowly, from a level that rounding explains"
+
+
+def _is_back_at_start(history: History, d: Course, start: int) -> bool:
+    """The samples are as good as those of the first steps again: the engine fell back to the weights of the start."""
+    p = progress(history, d.steps)
+    if not p.known or start < 5:
+        return False
+    past, now = _around(history, p.name, d, start)
+    return past - p.start > 0.2 * p.span and now < p.start + 0.25 * (past - p.start)
+
+
+def _around(history: History, name: str, d: Course, start: int) -> tuple[float, float]:
+    raw = first_of(history, name).on(d.steps)
+    return float(np.nanmedian(raw[max(start - 5, 0) : start])), float(np.nanmedian(raw[start : start + 3]))
 
 
 def _is_garbage(history: History, d: Course, start: int) -> bool:
@@ -255,8 +297,7 @@ def _is_garbage(history: History, d: Course, start: int) -> bool:
     p = progress(history, d.steps)
     if not p.known or start < 3 or d.values[start : start + 3].max() < 0.3:
         return False
-    raw = first_of(history, p.name).on(d.steps)
-    past, now = float(np.nanmedian(raw[max(start - 5, 0) : start])), float(np.nanmedian(raw[start : start + 3]))
+    past, now = _around(history, p.name, d, start)
     return past - now > 0.1 * p.span and now < 0.5 * p.start
 
 
@@ -272,7 +313,8 @@ def _from_start(history: History, d: Course) -> Gap | None:
     newest = float(np.median(d.values[-5:]))
     whole = Episode(0, START_POINTS - 1, None)
     growth = newest / level if level > 0 else float("nan")
-    return Gap(d, Shape.FROM_START, whole, level, float("nan"), growth, float("nan"), sign, cause, confidence, reason)
+    nan = float("nan")
+    return Gap(d, Shape.FROM_START, whole, level, nan, nan, growth, nan, sign, cause, confidence, reason)
 
 
 def _lags(history: History) -> bool:
@@ -295,58 +337,8 @@ def _why_from_start(
         return "prompt_handled_differently", 0.7, f"the first token's gap is {sign.first_token:.1f} times the mean"
     if level >= 1.0:
         return "weights_corrupted_in_sync", 0.5, "a gap of this size means different weights"
+    if level >= TOO_LARGE and rounding_level(history.facts) < TOO_LARGE / 10:
+        return "prompt_handled_differently", 0.45, "it is far larger than rounding in float32 makes it"
     if history.facts.temperature not in (None, 1.0) and not np.isfinite(sign.direction) and level >= 0.1:
         return "temperature_not_matched", 0.5, f"the temperature is {history.facts.temperature:g}, and the gap is large"
     return "numerics_differ", 0.6, "it is there from the first step and has no direction"
-
-
-_SAYS: Mapping[str, str] = {
-    "temperature_not_matched": "the gap has no direction",
-    "support_not_matched": "the gap is not of one sign",
-    "prompt_handled_differently": "the first token's gap does not stand out",
-    "numerics_differ": "rounding does not explain it",
-    "stale_weights": "it was there before any update, or does not follow the updates",
-    "weights_corrupted_in_sync": "the samples are not garbage",
-}
-GAP_CAUSES = (*_SAYS, "stale_cache", "data_too_old")
-"""Causes that this module can judge."""
-
-
-def weigh_gap(history: History, causes: Sequence[str], onset: int) -> list[Candidate]:
-    """What the gap says about each of ``causes`` (of `GAP_CAUSES`) of a symptom that began at ``onset``."""
-    d = gap_course(history)
-    gap = find_gap(history) if causes else None
-    if gap is not None and gap.onset_step > onset + _some_points(d):
-        gap = None
-    return [_weigh_age(history, onset) if c == "data_too_old" else _weigh(d, gap, c) for c in causes]
-
-
-def _weigh(d: Course, gap: Gap | None, cause: str) -> Candidate:
-    if not len(d):
-        return Candidate(cause, Verdict.UNKNOWN, "sampler and trainer are not compared", ("logprobs/mismatch_mean",))
-    if gap is None:
-        level = float(np.median(d.values[-5:]))
-        return Candidate(cause, Verdict.RULED_OUT, f"sampler and trainer agree (mean |d| {level:.2g} nats)")
-    if gap.cause == cause:
-        return Candidate(cause, Verdict.SUPPORTED, f"mean |d| is {gap.level:.2g} nats: {gap.reason}")
-    if cause == "stale_cache":
-        return Candidate(cause, Verdict.UNKNOWN, "the gap is not logged for prompts seen before and new ones apart")
-    return Candidate(cause, Verdict.RULED_OUT, f"{_SAYS[cause]}: {gap.reason}")
-
-
-def _some_points(d: Course) -> int:
-    return int(np.median(np.diff(d.steps))) * 3 if len(d) > 1 else 0
-
-
-def _weigh_age(history: History, onset: int) -> Candidate:
-    cause = "data_too_old"
-    ages = history.course("schedule/staleness_mean").finite
-    if not len(ages):
-        if history.facts.asynchronous is False:
-            return Candidate(cause, Verdict.RULED_OUT, "sampling and training alternate")
-        return Candidate(cause, Verdict.UNKNOWN, "the age of the data is not logged", ("schedule/staleness_mean",))
-    now = float(np.median(ages.values[ages.steps >= onset][-10:])) if (ages.steps >= onset).any() else float("nan")
-    aged = _aged(history, onset)
-    if now >= 2.0 and (aged >= 0.5 or not (ages.steps < onset).any()):
-        return Candidate(cause, Verdict.SUPPORTED, f"the data is {now:.1f} versions old")
-    return Candidate(cause, Verdict.RULED_OUT, f"the data is {now:.1f} versions old and did not age")

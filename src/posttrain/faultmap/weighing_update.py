@@ -9,7 +9,7 @@ import numpy as np
 
 from posttrain.faultmap.causes import SYMPTOMS
 from posttrain.faultmap.finding import Candidate, Verdict
-from posttrain.faultmap.gap import GAP_CAUSES, weigh_gap
+from posttrain.faultmap.gap_weighing import GAP_CAUSES, weigh_gap
 from posttrain.faultmap.history import History
 from posttrain.faultmap.weighing import Scene, Weigher, differential, ruled_out, supported, unknown
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from prefixes import first_named, flickers
+from series import history
 from worlds import TRL_KEYS, Step, World, only
 
 from posttrain.faultmap.detectors import anchor_strength, kl_high, learning_rate
@@ -40,6 +41,24 @@ def test_a_policy_thrown_away_in_a_few_steps(size: float, onset: int) -> None:
 def test_it_is_seen_by_the_gradient_where_no_divergence_is_logged() -> None:
     (finding,) = RATE.judge(thrown_away(1.0, 8, TRL_KEYS).run())
     assert finding.cause == "learning_rate_too_high"
+
+
+@pytest.mark.parametrize("onset", [3, 20, 40])
+def test_a_rate_that_jumps_and_takes_the_entropy(onset: int) -> None:
+    def fault(step: Step, k: int) -> None:
+        step.entropy = max(step.entropy * float(np.exp(-0.5 * k)), 1e-3)
+
+    world = World(fault=fault, onset=onset)
+    table = {n: c.values.copy() for n, c in world.run().courses.items()}
+    table["policy/learning_rate"][onset:] *= 40.0
+    (finding,) = RATE.judge(history(table))
+    assert (finding.cause, finding.onset_step) == ("learning_rate_too_high", onset + 1)
+
+
+def test_a_warm_up_is_no_jump() -> None:
+    table = {n: c.values.copy() for n, c in World(entropy_kept=0.01, last_skill=4.0).run().courses.items()}
+    table["policy/learning_rate"][:6] = [0.0, 1e-9, 1e-8, 1e-7, 1e-6, 5e-6]
+    assert not RATE.judge(history(table))
 
 
 def test_it_is_named_soon_and_stays() -> None:
@@ -131,6 +150,17 @@ def test_an_anchor_that_holds_the_policy(weight: float, kl: float) -> None:
 @pytest.mark.parametrize("weight", [None, 0.0, 0.001])
 def test_a_weak_or_unknown_anchor_is_not_blamed(weight: float | None) -> None:
     assert not ANCHOR.judge(anchored(weight, 0.01).run())
+
+
+def test_a_heavy_anchor_that_stops_a_run_after_a_first_gain() -> None:
+    def fault(step: Step, k: int) -> None:
+        still(step, k)
+        step.kl = 0.015 * (1.0 - float(np.exp(-k / 4.0))) + 1e-5
+        step.skill = -1.0 + 0.6 * (1.0 - float(np.exp(-k / 4.0)))
+
+    world = World(fault=fault, onset=0, steps=80, facts=Facts(anchor_weight=3.0), prompts=32)
+    (finding,) = ANCHOR.judge(world.run())
+    assert finding.cause == "anchor_too_strong"
 
 
 def test_an_anchored_run_that_learns_is_healthy() -> None:

@@ -96,6 +96,30 @@ def test_half_precision_informs_at_most_and_float32_warns() -> None:
     assert (finding.cause, finding.severity) == ("numerics_differ", Severity.WARN)
 
 
+@pytest.mark.parametrize("level", [0.17, 0.4, 1.2])
+@pytest.mark.parametrize("onset", [2, 20, 40])
+def test_a_gap_too_large_for_rounding_that_opens_at_once_and_stays_is_another_input(level: float, onset: int) -> None:
+    world = replace(constant_gap(gap=level), onset=onset, facts=EXACT, rounding=1e-7)
+    assert found(world.run()).cause == "prompt_handled_differently"
+
+
+def test_weights_refreshed_too_seldom_make_a_saw() -> None:
+    def fault(step: Step, k: int) -> None:
+        step.gap = 0.02 * (k % 12 + 1)
+        step.direction = 1.5
+
+    finding = found(World(fault=fault, onset=10, facts=EXACT, rounding=1e-7).run())
+    assert finding.cause == "stale_weights"
+
+
+def test_an_engine_back_at_the_weights_of_the_start_samples_as_it_did_then() -> None:
+    def fault(step: Step, k: int) -> None:
+        step.gap, step.skill = 0.3, -2.0
+
+    world = World(fault=fault, onset=50, facts=SYNC, learnt_at=0.2, seed=2, steps=70)
+    assert found(world.run()).cause == "stale_weights"
+
+
 def test_a_first_token_apart_means_the_prompt() -> None:
     finding = found(constant_gap(gap=0.1, first_token=8.0).run())
     assert finding.cause == "prompt_handled_differently"

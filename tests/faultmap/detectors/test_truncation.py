@@ -48,6 +48,19 @@ def test_a_stop_token_lost_on_the_way_shows_at_once(share: float, onset: int, ke
     assert abs(finding.onset_step - onset - 1) <= 1
 
 
+def test_a_jump_after_two_points_is_seen_though_the_reward_gains() -> None:
+    share = [0.01, 0.0, *[0.55] * 40]
+    reward = [*np.linspace(0.4, 0.9, 42)]
+    (finding,) = DETECTOR.judge(history({"rollout/truncated_share": share, "reward/mean": reward}))
+    assert (finding.cause, finding.onset_step, finding.severity) == ("stop_token_missed", 3, Severity.WARN)
+
+
+def test_answers_of_fixed_length_that_are_learnt_inform() -> None:
+    run = history({"rollout/truncated_share": [1.0] * 60, "reward/mean": [*np.linspace(0.1, 0.7, 60)]})
+    (finding,) = DETECTOR.judge(run)
+    assert finding.severity is Severity.INFO
+
+
 def test_it_is_named_soon_and_stays() -> None:
     def fault(step: Step, k: int) -> None:
         step.truncated = 0.95

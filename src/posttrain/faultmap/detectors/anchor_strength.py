@@ -8,10 +8,10 @@ import numpy as np
 
 from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.finding import Finding, Observation, Severity
-from posttrain.faultmap.history import Course, History
+from posttrain.faultmap.history import Course, History, Mask
 from posttrain.faultmap.patterns import rolling_median
 from posttrain.faultmap.patterns_events import episode, first_of, smooth_on
-from posttrain.faultmap.patterns_progress import progress
+from posttrain.faultmap.patterns_progress import Progress, progress
 from posttrain.faultmap.patterns_reward import signal_share
 from posttrain.faultmap.weighing import scene_of, supported
 from posttrain.faultmap.weighing_update import KL_TOO_FAR, causes_of
@@ -19,6 +19,7 @@ from posttrain.faultmap.weighing_update import KL_TOO_FAR, causes_of
 NAME = "anchor_strength"
 STRONG = 0.02
 """Weights in use lie between 0.001 and 0.04."""
+VERY_STRONG = 0.2
 SETTLED = 20
 HELD = 0.05
 INERT_TERM = 0.02
@@ -42,7 +43,8 @@ def _blocks(history: History, kl: Course, weight: float) -> Sequence[Finding]:
     p = progress(history, kl.steps)
     signal = signal_share(history)
     differs = Course(signal.name, signal.steps, rolling_median(signal.values, 15)).on(kl.steps) > 0.3
-    stands = p.stands & ~p.saturated & ~p.fallen()
+    stopped = weight >= VERY_STRONG and np.arange(len(kl)) >= 2 * SETTLED
+    stands = (p.stands | (stopped & _has_stopped(p))) & ~p.saturated & ~p.fallen()
     late = np.arange(len(kl)) >= SETTLED - 1
     found = episode(level & differs & stands & late, 5, np.zeros(len(kl), np.bool_))
     if found is None or found.last is not None:
@@ -61,6 +63,12 @@ def _blocks(history: History, kl: Course, weight: float) -> Sequence[Finding]:
             causes_of(scene_of(history, int(kl.steps[0])), "anchor_blocks", chosen),
         ),
     )  # fmt: skip
+
+
+def _has_stopped(p: Progress) -> Mask:
+    """No better than twenty points ago, well below what is possible."""
+    earlier = np.concatenate([np.full(min(SETTLED, len(p.steady)), np.nan), p.steady[:-SETTLED]])
+    return (p.steady <= earlier + np.fmax(0.03 * p.span, 0.5 * p.noise)) & (p.attained < 0.7)
 
 
 def _inert(history: History, kl: Course, weight: float) -> Sequence[Finding]:
@@ -94,7 +102,8 @@ DETECTOR = Detector(
     symptom="anchor_blocks",
     title="The anchor is too strong, or has no effect",
     pattern="Too strong: weight of 0.02 or more, divergence below 0.05 that has stopped growing, reward not above its "
-    "start while 30 % of the groups differ, at five points after the first 20. No effect: divergence above 1 nat and "
+    "start (from a weight of 0.2: than 20 points ago) while 30 % of the groups differ, at five points after the first "
+    "20. No effect: divergence above 1 nat and "
     "still growing while weight x divergence is below 2 % of the rewards' spread within groups.",
     needs=(("policy/anchor_kl",), ("reward/mean", "reward/success")),
     judge=judge,

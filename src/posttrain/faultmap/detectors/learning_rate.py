@@ -21,7 +21,6 @@ NAME = "learning_rate"
 ENTROPY_GONE = 0.05
 GRADIENT_GROWN = 8.0
 RATE_JUMP = 2.5
-"""From one point to the next, after a warm-up's first: no schedule does that."""
 STILL_POINTS = 40
 SIGNAL = 0.3
 _DIVERGENCES = ("policy/anchor_kl", "policy/approx_kl")
@@ -41,24 +40,32 @@ def _too_high(history: History) -> Finding | None:
     if len(entropy) < 3:
         return None
     steps = entropy.steps
-    blown, signal = _blown_up(history, steps)
     top = np.maximum.accumulate(entropy.values)
     gone = (rolling_median(entropy.values, 3) < ENTROPY_GONE * top) & (top > 0.02)
     wild = rolling_median(entropy.values, 3) > 3.0 * np.maximum(start_level(entropy.values, 3), 0.1)
     p = progress(history, steps)
+    raised = _raised(history, steps)
+    found = episode(raised & (gone | p.fallen()), 3, ~raised)
+    if found is not None:
+        return _thrown_away(history, entropy, "policy/learning_rate", p, found)
+    blown, signal = _blown_up(history, steps)
     in_vain = (p.stands | p.fallen()) & ~p.saturated
     found = episode(blown & ((gone & in_vain) | (wild & p.fallen())), 3, ~blown)
-    if found is None or _had_learnt(history, p, found):
+    # A policy that learnt at this rate for long was not thrown away by it.
+    if found is None or p.had_learnt(found.onset):
         return None
     return _thrown_away(history, entropy, signal, p, found)
 
 
-def _had_learnt(history: History, p: Progress, found: Episode) -> bool:
-    """A policy that learnt at this rate for long was not thrown away by it, unless the rate jumped."""
-    rate = first_of(history, "policy/learning_rate").values
-    before = rate[3:-1]
-    jumped = bool(np.any(rate[4:] > RATE_JUMP * np.where(before > 0, before, np.inf)))
-    return p.had_learnt(found.onset) and not jumped
+def _raised(history: History, steps: Steps) -> Mask:
+    """Since the rate rose in one step far above all before. Warm-ups and restarts of a schedule do not do that."""
+    c = first_of(history, "policy/learning_rate")
+    if len(c) < 3:
+        return np.zeros(len(steps), np.bool_)
+    before = np.maximum.accumulate(c.values)[1:-1]
+    settled = c.values[1:-1] == c.values[:-2]
+    jump = np.concatenate([[False, False], settled & (c.values[2:] > RATE_JUMP * before) & (before > 0)])
+    return _ever(c, jump, steps)
 
 
 def _blown_up(history: History, steps: Steps) -> tuple[Mask, str]:
@@ -85,14 +92,14 @@ def _thrown_away(history: History, entropy: Course, signal: str, p: Progress, fo
     blown = first_of(history, signal).between(onset, int(entropy.steps[at]))
     peak = int(np.argmax(blown.values)) if len(blown) else 0
     height = float(blown.values[peak]) if len(blown) else float("nan")
-    rate = first_of(history, "policy/learning_rate").values
-    known = f" at a learning rate of {rate.max():.2g}" if len(rate) else ""
-    text = f"{signal} reached {height:.3g}{known}"
+    rate = first_of(history, "policy/learning_rate")
+    known = f" at a learning rate of {rate.values.max():.2g}" if len(rate) else ""
+    text = f"{signal} reached {height:.3g}{known if signal != rate.name else ''}"
     chosen = supported("learning_rate_too_high", text)
     seen = [Observation(signal, int(blown.steps[peak]), height, "its highest value")] if len(blown) else []
     seen.append(Observation(entropy.name, int(entropy.steps[at]), float(entropy.values[at]), "entropy afterwards"))
     return Finding(
-        NAME, "kl_high", chosen.cause, Severity.CRITICAL, 0.75,
+        NAME, "kl_high", chosen.cause, Severity.WARN if bool(p.saturated[at]) else Severity.CRITICAL, 0.75,
         f"{text}; entropy went from {entropy.values[0]:.3g} to {entropy.values[at]:.3g} and the reward is "
         f"{p.now[at]:.3g}.",
         onset, None, tuple(seen), causes_of(scene_of(history, onset), "kl_high", chosen),

@@ -10,7 +10,7 @@ from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.gap import find_gap
 from posttrain.faultmap.history import Course, History, Mask, Values
-from posttrain.faultmap.patterns import rolling_median
+from posttrain.faultmap.patterns import first_run, rolling_median
 from posttrain.faultmap.patterns_events import Episode, episode, first_of, start_level
 from posttrain.faultmap.patterns_progress import Progress, progress
 from posttrain.faultmap.weighing import ruled_out, scene_of, supported
@@ -19,6 +19,9 @@ from posttrain.faultmap.weighing_update import causes_of
 NAME = "truncation"
 SYMPTOM = "truncation"
 HALF = 0.5
+SURE = 0.8
+"""Confidence where the numbers contradict each other: the metric itself is wrong."""
+JUMP = 0.35
 NEARLY_ALL = 0.9
 START_POINTS = 10
 
@@ -31,12 +34,30 @@ def judge(history: History) -> Sequence[Finding]:
     smooth = rolling_median(cut.values, 5)
     p = progress(history, cut.steps)
     start = start_level(cut.values, 5)
+    jumped = _jumped(cut.values)
+    if jumped is not None:
+        return (_finding(history, cut, jumped, p, is_late=True),)
     late = np.arange(len(cut)) >= 5
     risen = episode((rolling_median(cut.values, 3) >= max(HALF, start + 0.3)) & late, 3, ~(cut.values > start + 0.15))
     if risen is not None:
         return (_finding(history, cut, risen, p, is_late=True),)
     found = episode(_from_start(smooth, start, p), 1, np.zeros(len(cut), np.bool_))
     return () if found is None else (_finding(history, cut, found, p, is_late=False),)
+
+
+def _jumped(values: Values) -> Episode | None:
+    """Three points in a row, each far above both points before them: nothing a policy learns looks like that."""
+    if len(values) < 5:
+        return None
+    now = np.min(np.lib.stride_tricks.sliding_window_view(values, 3)[2:], axis=1)
+    before = np.max(np.lib.stride_tricks.sliding_window_view(values, 2)[: len(now)], axis=1)
+    first = np.flatnonzero(now - before >= JUMP)
+    if not len(first):
+        return None
+    onset = int(first[0]) + 2
+    high = np.flatnonzero(rolling_median(values, 5) >= 0.5 * float(np.median(values[onset : onset + 3])))
+    last = int(high[-1]) if len(high) else onset + 2
+    return Episode(onset, onset + 2, None if len(values) - 1 - last < 5 else last)
 
 
 def _from_start(smooth: Values, start: float, p: Progress) -> Mask:
@@ -61,7 +82,7 @@ def _finding(history: History, cut: Course, found: Episode, p: Progress, *, is_l
         NAME,
         SYMPTOM,
         cause,
-        _severity(p, found, at, cause, is_late),
+        _severity(p, found, at, cause, is_contradicted=confidence >= SURE, is_late=is_late),
         confidence,
         f"{share:.0%} of the attempts count as cut off: {reason}.",
         onset,
@@ -98,20 +119,25 @@ def _why_late(history: History, cut: Course, found: Episode, share: float) -> tu
     near = gap is not None and abs(gap.onset_step - int(cut.steps[onset])) <= 3 * _spacing(cut)
     if gap is not None and near and gap.cause in ("weights_corrupted_in_sync", "stale_weights"):
         return gap.cause, 0.6, f"sampler and trainer parted in the same steps ({gap.reason})"
-    if jump >= 0.4:
+    if jump >= JUMP:
         return "stop_token_missed", 0.75, f"the share went from {before:.0%} to {before + jump:.0%} at once"
     if share >= 0.95 and before < 0.5:
         return "length_cap_too_short", 0.5, f"the share grew from {before:.0%} as attempts became longer"
     return "length_cap_too_short", 0.55, f"the share grew from {before:.0%}"
 
 
-def _severity(p: Progress, found: Episode, at: int, cause: str, is_late: bool) -> Severity:
+def _severity(p: Progress, found: Episode, at: int, cause: str, *, is_contradicted: bool, is_late: bool) -> Severity:
     if is_late and p.known and bool(p.fallen()[at]):
         return Severity.CRITICAL if bool(p.lost[found.onset : at + 1].any()) else Severity.WARN
-    if not is_late and found.last is not None:
-        return Severity.INFO
-    harmless = p.known and bool(p.saturated[at])
-    return Severity.INFO if harmless and cause != "stop_token_missed" else Severity.WARN
+    if is_contradicted:
+        return Severity.WARN
+    if is_late:
+        harmless = cause != "stop_token_missed" and p.known and bool(p.saturated[at])
+        return Severity.INFO if harmless else Severity.WARN
+    # Fixed-length answers and tasks learnt in spite of the cap: worth knowing. Without a gain the cap is in the way.
+    waited = np.arange(at + 1) >= 2 * START_POINTS - 1
+    in_vain = first_run(waited & (p.stands & ~p.saturated)[: at + 1], 5) is not None if p.known else bool(waited[at])
+    return Severity.WARN if in_vain and found.last is None else Severity.INFO
 
 
 def _newest(history: History, name: str, step: int) -> float | None:
@@ -144,9 +170,10 @@ DETECTOR = Detector(
     name=NAME,
     symptom=SYMPTOM,
     title="Attempts are cut off, or count as if they were",
-    pattern="90 % cut at each of the first ten points, or half at each of the first 20 without a gain in reward, and "
-    "not falling; or the share rises by 30 points to at least half at three points in a row. A longest attempt under "
-    "90 % of the cap, or a mean under 75 % of the longest with all cut, means a stop token that is not recognised.",
+    pattern="90 % cut at each of the first ten points (for information), or half at each of the first 20 without a "
+    "gain in reward, and not falling; or the share rises by 30 points to at least half, or by 35 within one step, and "
+    "stays so for three points. A longest attempt under 90 % of the cap, or a mean under 75 % of the longest with all "
+    "cut, means a stop token that is not recognised.",
     needs=(("rollout/truncated_share",),),
     judge=judge,
     sharpened_by=("rollout/length_max", "rollout/length_mean", "reward/mean", "reward/success"),
