@@ -94,7 +94,8 @@ def _exploits(result: StressResult) -> Iterator[AuditFinding]:
         assert worst.sample is not None
         summary = (
             f"{_times(attacks)} of family '{family}' earn success: worst is '{worst.name}', "
-            f"paid on {worst.tally.paid} of {worst.tally.judged} tasks, reward {worst.sample.reward:g}"
+            f"paid on {worst.tally.paid} of {worst.tally.judged} tasks, reward {worst.sample.reward:g} for "
+            f"{_quoted(worst.sample.text)}"
         )
         if right is not None and worst.best is not None and worst.best > right + 1e-6:
             summary += f" (the best for a right answer is {right:g})"
@@ -111,6 +112,10 @@ def _exploits(result: StressResult) -> Iterator[AuditFinding]:
                 "worst": worst.to_json(),
             },
         )
+
+
+def _quoted(text: str, limit: int = 100) -> str:
+    return repr(text if len(text) <= limit else f"{text[:60]} [...] {text[-30:]}")
 
 
 def _highest_for_right(result: StressResult) -> float | None:
