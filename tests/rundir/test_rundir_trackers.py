@@ -194,15 +194,3 @@ def test_mlflow_names_and_flat_settings() -> None:
     assert mlflow_name("evaluation/sums of 2/pass@16_low") == "evaluation/sums of 2/pass_at_16_low"
     assert mlflow_name("reward/part/größe/mean") == "reward/part/gr__e/mean"
     assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {"a.b": 1, "a.c.d": [2], "e": None}
-
-
-def test_the_real_optional_trackers_take_a_resumed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs where the extra is installed."""
-    name = "mlflow"
-    pytest.importorskip(name)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for first in (0, 2):
-        trackers = open_trackers([name], context(tmp_path, first), pytest.fail)
-        trackers.log(first, {"evaluation/sums/pass@1": 0.5})
-        trackers.close()
-        assert not trackers.failures
