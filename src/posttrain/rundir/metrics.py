@@ -6,7 +6,6 @@ The file is strict JSON: a value that is not finite is written as ``null`` and i
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -17,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from posttrain.rundir.files import DamagedFileError, strict_json
 from posttrain.signals.registry import signal_for
@@ -170,7 +170,7 @@ def _line(row: MetricsRow) -> str:
 
 
 def _row(line: bytes) -> MetricsRow:
-    record = cast("dict[str, Any]", json.loads(line))
+    record = cast("dict[str, Any]", orjson.loads(line))
     values = cast("dict[str, float | None]", record["values"])
     step = int(record["step"])
     if not 0 <= step < 2**63:

@@ -88,6 +88,9 @@ _MARKS: Mapping[Framework, tuple[str, ...]] = {
 }
 """Beginnings of keys that only one framework writes (``train/`` before them left out where trackers add it)."""
 
+_FEWEST_OWN = 15
+"""A run of posttrain never logs fewer signals."""
+
 _COUNTERS = frozenset(
     (
         *STEP_KEYS,
@@ -115,7 +118,9 @@ class Mapped:
 def detect_framework(table: Table) -> Framework:
     """Whose keys these are; ``plain`` where none has clearly most."""
     scores = {framework: _score(table, marks) for framework, marks in _MARKS.items()}
-    scores[Framework.POSTTRAIN] = sum(find_signal(key) is not None for key in table.columns)
+    own = sum(find_signal(key) is not None for key in table.columns)
+    # A few columns with our names are a table that somebody made for us.
+    scores[Framework.POSTTRAIN] = own if own >= _FEWEST_OWN or "policy_version" in table.columns else 0
     best = max(scores, key=lambda framework: scores[framework])
     clear = scores[best] > 0 and sum(score == scores[best] for score in scores.values()) == 1
     return best if clear else Framework.PLAIN
