@@ -84,12 +84,12 @@ def main() -> None:
             asks |= {tool: peer(side, tool, onsets=False) for tool in TOOLS[1:]}
             versions["peers"] = versions_of(python)
         answers = {
-            (tool, log): over_prefixes(asks[tool], options.folder / log) for log in logs for tool in options.tools
+            (tool, log): over_prefixes(tool, asks[tool], options.folder / log) for log in logs for tool in options.tools
         }
     report(options, versions, checks, answers).finish(options.out)
 
 
-def over_prefixes(ask: Ask, path: Path) -> Answers:
+def over_prefixes(tool: str, ask: Ask, path: Path) -> Answers:
     """Answers about the log cut off at up to ``PREFIXES`` of its steps, the last among them."""
     steps = sorted({int(row["step"]) for row in read_rows(path)})
     steps = [step for step in steps if step >= FIRST_SHARE * steps[-1]]
@@ -101,7 +101,7 @@ def over_prefixes(ask: Ask, path: Path) -> Answers:
                 answers[step] = ask(write_until(path, step, Path(folder)))
             except RuntimeError as error:
                 answers[step] = str(error)
-    print(path.name, flush=True)
+    print(f"{tool}: {path.name}", flush=True)
     return answers
 
 

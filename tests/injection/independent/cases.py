@@ -14,6 +14,7 @@ _ANCHORED = Conditions(beta=0.005)
 _TWICE = Conditions(updates_per_batch=2)
 # Engines usually hold bfloat16, so that a clean log too has a small gap between sampler and trainer.
 _HALF_ANCHORED = Conditions(beta=0.005, engine_bits=16)
+_HALF = Conditions(engine_bits=16)
 _HALF_TWICE = Conditions(updates_per_batch=2, engine_bits=16)
 # The transformer forgets the task at the recurrent policy's rate.
 _SLOW_ANCHORED = Conditions(learning_rate=3e-4, beta=0.005, engine_bits=16)
@@ -34,14 +35,20 @@ CLEAN = {
     "copy-small-groups": Recipe("copy", seed=11, prompts=16, group=4, logs_sampling=False, conditions=_ANCHORED),
     "sum-long": Recipe("digit_sum", seed=12, steps=150, log_every=5),
     "sort-again": Recipe("sort", seed=13, loss="grpo", conditions=_HALF_ANCHORED),
+    "copy-biased": Recipe("copy", biased=True, seed=14, loss="grpo", steps=150, conditions=_HALF),
+    "sort-biased": Recipe("sort", biased=True, seed=15, steps=150, conditions=_HALF),
+    "largest-biased": Recipe("largest", biased=True, seed=16, loss="grpo", conditions=_HALF),
 }
+_BIASED = tuple(name for name, recipe in CLEAN.items() if recipe.biased)
+_PLAIN = tuple(name for name, recipe in CLEAN.items() if not recipe.biased)
 
 # Faults that show in the comparison of sampler and trainer need a log that has it; the anchor needs the KL.
-_SAMPLING = tuple(name for name, recipe in CLEAN.items() if recipe.logs_sampling and recipe.log_every == 1)
-_KL = tuple(name for name, recipe in CLEAN.items() if recipe.conditions.beta and recipe.log_every == 1)
+_SAMPLING = tuple(name for name in _PLAIN if (recipe := CLEAN[name]).logs_sampling and recipe.log_every == 1)
+_KL = tuple(name for name in _PLAIN if (recipe := CLEAN[name]).conditions.beta and recipe.log_every == 1)
 # Long prompts are no harder where the answer is one digit.
-_LONG = tuple(name for name, recipe in CLEAN.items() if TASKS[recipe.task].longest_answer > 1)
-_LOGS = {"kl_anchor_too_strong": _KL, "tasks_too_hard": _LONG} | dict.fromkeys(
+_LONG = tuple(name for name in _PLAIN if TASKS[CLEAN[name].task].longest_answer > 1)
+# A policy whose likeliest reply is right only gains from certainty.
+_RECIPES = {"kl_anchor_too_strong": _KL, "tasks_too_hard": _LONG, "entropy_collapse": _BIASED} | dict.fromkeys(
     ("stale_batches", "sampler_temperature", "stale_weights", "quantised_sampler"), _SAMPLING
 )
 
@@ -75,7 +82,7 @@ def all_cases() -> list[Case]:
     """Clean runs first. A fault meets another recipe at each onset, and the same at all magnitudes of that onset."""
     cases = [Case(f"clean.{name}", name) for name in CLEAN]
     for place, fault in enumerate(FAULTS.values()):
-        recipes = _LOGS.get(fault.name, tuple(CLEAN))
+        recipes = _RECIPES.get(fault.name, _PLAIN)
         for turn, (onset_name, share) in enumerate(ONSETS.items()):
             clean = recipes[(place + turn * 5) % len(recipes)]
             onset = round(share * CLEAN[clean].steps) + 1

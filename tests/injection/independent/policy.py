@@ -15,6 +15,7 @@ LONGEST = PROMPT_WIDTH + 16
 BASE_STEPS = 800
 BASE_SEED = 0
 WRONG_SHARE = 0.6
+BIASED_WRONG_SHARE = 0.65
 EASY_SHARE = 0.15
 SHORTCUT_SHARE = 0.04
 
@@ -78,21 +79,22 @@ Policy = Recurrent | Transformer
 KINDS: dict[str, type[Policy]] = {"recurrent": Recurrent, "transformer": Transformer}
 
 
-def base_policy(task: str, kind: str, cache: Path, steps: int = BASE_STEPS) -> Policy:
+def base_policy(task: str, kind: str, cache: Path, steps: int = BASE_STEPS, biased: bool = False) -> Policy:
     """A policy trained on examples of which many are wrong: it knows the format and is right some of the time.
 
-    Kept in ``cache``, for the runs that start from the same one.
+    Errors are at random, so that its likeliest reply is right; with ``biased`` it makes one error all the time, so that
+    its likeliest reply is wrong. Kept in ``cache``, for the runs that start from the same one.
     """
     torch.manual_seed(BASE_SEED)
     policy = KINDS[kind]()
-    path = cache / f"{task}-{kind}.pt"
+    path = cache / f"{task}-{kind}{'-biased' * biased}.pt"
     if path.exists():
         policy.load_state_dict(torch.load(path, weights_only=True))
         return policy
     rng = random.Random(BASE_SEED)
     optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
     for _ in range(steps):
-        ids = torch.tensor([_example(task, rng) for _ in range(96)])
+        ids = torch.tensor([_example(task, rng, biased) for _ in range(96)])
         logits = policy(ids[:, :-1])[:, PROMPT_WIDTH - 1 :]
         targets = ids[:, PROMPT_WIDTH:]
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
@@ -106,13 +108,16 @@ def base_policy(task: str, kind: str, cache: Path, steps: int = BASE_STEPS) -> P
     return policy
 
 
-def _example(name: str, rng: random.Random) -> list[int]:
+def _example(name: str, rng: random.Random, biased: bool) -> list[int]:
     """Prompt and reply, padded on the right. Replies to easy prompts are always right."""
     task = TASKS[name]
     kind = tasks.EASY if rng.random() < EASY_SHARE else tasks.USUAL
     digits = task.draw(kind, rng)
     answer = list(task.answer(digits))
-    if kind == tasks.USUAL and rng.random() < WRONG_SHARE:
+    if biased:
+        if kind == tasks.USUAL and rng.random() < BIASED_WRONG_SHARE:
+            answer[0] = (answer[0] + 1) % task.alphabet
+    elif kind == tasks.USUAL and rng.random() < WRONG_SHARE:
         answer[rng.randrange(len(answer))] = rng.randrange(task.alphabet)
     fillers = [tasks.FILLER] * rng.randint(0, tasks.MOST_FILLERS)
     if rng.random() < SHORTCUT_SHARE:

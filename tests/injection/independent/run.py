@@ -49,7 +49,7 @@ def main() -> None:
 def make(case: Case, out: Path) -> Path:
     """One run, into ``out/NAME``."""
     recipe, directory = case.recipe, out / case.name
-    base = base_policy(recipe.task, recipe.policy, out / ".bases")
+    base = base_policy(recipe.task, recipe.policy, out / ".bases", biased=recipe.biased)
     logs = TrlLog(recipe), VerlLog(recipe)
     for step in train(recipe, base, case.conditions):
         for log in logs:

@@ -27,6 +27,7 @@ class Recipe:
 
     task: str
     policy: str = "recurrent"
+    biased: bool = False  # the base believes in wrong answers
     seed: int = 0
     steps: int = 120
     prompts: int = 8
