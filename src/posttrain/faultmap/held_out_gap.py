@@ -58,7 +58,7 @@ def held_out_gap(history: History, reward: Course, score: Course) -> HeldOutGap 
         and 0.5 * gain_share - follow_share > SIGMAS * error
         and _odds_lag(paid, score, best, span)
     )
-    if not (falls or lags):
+    if not (falls or lags) or _is_lost(reward, paid[:best], own * span):
         return None
     onset = _onset(reward, paid[:best].mean(), paid[best:].mean())
     if falls:  # somewhere behind the last evaluation that was still good
@@ -66,6 +66,12 @@ def held_out_gap(history: History, reward: Course, score: Course) -> HeldOutGap 
     solved = (float(score.values[:best].mean()), float(score.values[best:].mean()))
     before_after = (float(paid[:best].mean()), float(paid[best:].mean()))
     return HeldOutGap(score, onset, before_after, solved, gain_share, follow_share, falls)
+
+
+def _is_lost(reward: Course, paid: Values, error: float) -> bool:
+    """The reward now stands clearly below what was paid before the split: then it is lost like the score."""
+    now = min(float(np.median(reward.values[-3:])), float(np.median(reward.values[-8:])))
+    return now < float(paid.mean()) - max(4.0 * error, 0.25 * float(np.ptp(reward.values)))
 
 
 def _changes(values: Values) -> Values:

@@ -154,7 +154,9 @@ def constant_run(history: History) -> ConstantRun | None:
     silent = signal.on(reward.steps) <= 1e-9
     spread = history.course("reward/std").finite
     if len(spread):
-        silent &= ~(spread.on(reward.steps) > 1e-6 * max(1.0, abs(value)))
+        narrow = ~(spread.on(reward.steps) > 1e-6 * max(1.0, abs(value)))
+        # Where all attempts of a step are alike, so are those of its groups, be they dropped before they are counted.
+        silent = narrow & (silent | np.isin(reward.steps, spread.steps))
     start = last_run(same & silent)
     return None if start is None else ConstantRun(reward, start, value)
 

@@ -9,6 +9,7 @@ import numpy as np
 from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.detectors import reward_dead
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
+from posttrain.faultmap.grading_change import grading_changes
 from posttrain.faultmap.history import Course, History
 from posttrain.faultmap.patterns import last_run, rolling_mean
 from posttrain.faultmap.patterns_reward import (
@@ -26,6 +27,8 @@ NAME = "no_group_signal"
 SILENT = 0.05
 """Share of groups with signal at or under which there is none to speak of."""
 POINTS = 8
+MOST = 0.6
+MAX_STEP = 2**62
 
 
 def judge(history: History) -> Sequence[Finding]:
@@ -36,6 +39,9 @@ def judge(history: History) -> Sequence[Finding]:
     cancelling = _parts_cancel(history, signal)
     if cancelling:
         return cancelling
+    failing = None if reward_dead.judge(history) else _failing_at_once(history)
+    if failing is not None:
+        return (failing,)
     start = last_run((rolling_mean(signal.values, POINTS) <= SILENT) & (np.arange(len(signal)) >= POINTS - 1))
     reward = reward_course(history)
     if start is None or not len(reward):
@@ -49,6 +55,45 @@ def judge(history: History) -> Sequence[Finding]:
     scale = reward_scale(history)
     place = float(scale.share(np.array([np.median(values if len(values) else reward.values[-1:])]))[0])
     return (_judged(scene, signal, points, _where(scene, place), place),)
+
+
+def _failing_at_once(history: History) -> Finding | None:
+    """From one point to the next most groups fail as a whole, while the text is as before, and it stays so."""
+    failed = history.course("reward/all_fail_groups").finite
+    if not len(failed):
+        signal = signal_share(history)
+        failed = Course(signal.name, signal.steps, 1.0 - signal.values)
+    reward, scale = reward_course(history), reward_scale(history)
+    for change in grading_changes(history):
+        before, since = failed.between(-1, change.step - 1).values[-POINTS:], failed.between(change.step, MAX_STEP)
+        paid = scale.share(reward.between(-1, change.step - 1).values[-POINTS:])
+        left = scale.share(reward.between(change.step, MAX_STEP).values)
+        if min(len(before), len(paid), len(left)) < 2 or len(since) < 3:
+            continue
+        usual, share, now = (float(np.mean(v)) for v in (before, since.values, since.values[-POINTS:]))
+        place = float(np.mean(left[-POINTS:]))
+        # Groups that fail are paid nothing: a reward that pays for something else keeps the mean up.
+        is_unpaid = place <= min(0.5 * float(np.mean(paid)), 1.0 - now + 0.1)
+        if min(share, now) < MOST or share - usual < 0.4 or not is_unpaid:
+            continue
+        scene = scene_of(history, change.step)
+        reason = (
+            f"from step {change.step} on {share:.0%} of the groups fail as a whole (before: {usual:.0%}), within one "
+            "point and while the text looked as before: other tasks, or a grader that no longer pays for them"
+        )
+        summary = (
+            f"Since step {change.step} no attempt succeeds in {share:.0%} of the groups; before, it was {usual:.0%}. "
+            "It came at once, so the policy did not bring it about."
+        )
+        evidence = (
+            Observation(failed.name, int(since.steps[0]), float(since.values[0]), "groups without one success"),
+            Observation(change.signal, change.step, change.after, f"{change.before:.3g} before"),
+        )
+        rows = causes_of(scene, "no_group_signal", supported("task_mix_changed", reason))
+        return Finding(
+            NAME, "no_group_signal", "task_mix_changed", Severity.WARN, 0.6, summary, scene.onset, None, evidence, rows
+        )  # fmt: skip
+    return None
 
 
 def _where(scene: Scene, place: float) -> tuple[str, Severity, float, Candidate]:
@@ -141,7 +186,9 @@ DETECTOR = Detector(
     "No group has a signal",
     "At most 5 % of the groups hold two different rewards in the mean of the last 8 points. "
     "Reward in the top tenth of its range: solved (info). In the lowest twentieth: too hard. Between: members are "
-    "alike (low entropy, few different texts), or the grader does not look at the answer. Apart from that: parts of "
+    "alike (low entropy, few different texts), or the grader does not look at the answer. Also: within one point 60 % "
+    "of the groups or more begin to fail as a whole, 40 % more than before, and the reward halves, while the text is "
+    "as before: other tasks. Apart from that: parts of "
     "the reward with a spread while no group has one in its total.",
     (("reward/zero_variance_groups", "reward/all_fail_groups", "reward/group_std_mean", "reward/std"),),
     judge,

@@ -201,5 +201,14 @@ DETECTOR = Detector(
     (("reward/mean", "reward/success"),),
     judge,
     ("policy/entropy", "policy/grad_norm", "rollout/length_mean", "rollout/truncated_share", "logprobs/mismatch_mean"),
-    ("nonfinite", "mismatch", "learning_rate", "grader_failing", "reward_dead", "constant_policy"),
+    (
+        "nonfinite",
+        "mismatch",
+        "learning_rate",
+        "grader_failing",
+        "reward_dead",
+        "constant_policy",
+        "reward_hacking",
+        "no_group_signal",
+    ),
 )

@@ -8,8 +8,15 @@ import numpy as np
 
 from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
-from posttrain.faultmap.history import History
-from posttrain.faultmap.patterns_reward import ConstantRun, constant_run, held_out, reward_scale, signal_share
+from posttrain.faultmap.history import History, Values
+from posttrain.faultmap.patterns_reward import (
+    ConstantRun,
+    constant_run,
+    held_out,
+    newest_step,
+    reward_scale,
+    signal_share,
+)
 from posttrain.faultmap.weighing import Scene, ruled_out, scene_of, supported, unknown
 from posttrain.faultmap.weighing_update import causes_of
 
@@ -17,6 +24,10 @@ NAME = "reward_dead"
 POINTS = 3
 ZERO_POINTS = 5
 """A constant of 0 is also what a hard task gives in its first steps."""
+NEAR = 8
+KEPT = 0.8
+"""Share of the entropy that must be left where everything is solved at once."""
+CHANCE = 1e-3
 
 
 def judge(history: History) -> Sequence[Finding]:
@@ -67,8 +78,9 @@ def _all_failed(history: History, run: ConstantRun) -> tuple[str, float, tuple[C
 def _later(history: History, run: ConstantRun) -> Sequence[Finding]:
     """Constant from some point on. A policy comes to a constant gradually, or its text changes; a grader at once."""
     signal, steps = signal_share(history), run.reward.steps
-    # Only the points at which it began: later the policy changes because of it.
-    scene = scene_of(history, run.step, int(steps[min(run.index + POINTS + 1, len(steps) - 1)]))
+    # Only the points around its beginning: earlier the policy learnt, later it changes because of it.
+    end = int(steps[min(run.index + POINTS + 1, len(steps) - 1)])
+    scene = scene_of(history, run.step, end, (int(steps[max(0, run.index - NEAR)]), run.step - 1))
     before = run.reward.values[max(0, run.index - POINTS) : run.index]
     alive = signal.between(int(steps[max(0, run.index - POINTS)]), run.step - 1).values
     scale = reward_scale(history)
@@ -79,7 +91,8 @@ def _later(history: History, run: ConstantRun) -> Sequence[Finding]:
     was_alive = not len(alive) or float(np.median(alive)) >= 0.2
     # Groups with a signal do not all fail at once; that all succeed comes quickly to a fast learner.
     is_sudden = was_alive and (change >= 0.2 or (run.value <= scale.bottom and run.points > POINTS))
-    if scene.behaviour.has_text_changed or not (is_between or is_sudden):
+    is_solved_at_once = was_alive and len(before) >= POINTS and _is_solved_at_once(scene, run, alive)
+    if scene.behaviour.has_text_changed or not (is_between or is_sudden or is_solved_at_once):
         return ()
     confidence = 0.85 if scene.behaviour.is_text_known else 0.6
     reason = f"the reward went from {np.median(before):.3g} to exactly {run.value:g} within one point"
@@ -93,6 +106,31 @@ def _later(history: History, run: ConstantRun) -> Sequence[Finding]:
     return (_finding(scene, run, "reward_dead", Severity.CRITICAL, confidence, summary, judged),)
 
 
+def _is_solved_at_once(scene: Scene, run: ConstantRun, alive: Values) -> bool:
+    """Groups had a signal up to the last point, none had one in the next four, and the policy is no surer than before.
+
+    At the share of groups with a signal just before, so many groups would agree by a chance under a thousandth (later
+    points do not count: by then it may have learnt); a policy that learnt it all in one step would have lost entropy.
+    """
+    if not len(alive) or run.points <= POINTS:
+        return False
+    history, steps = scene.history, run.reward.steps
+    first, last = int(steps[run.index - POINTS]), int(steps[run.index + POINTS])
+    entropy = history.course("policy/entropy").finite
+    old = entropy.between(-1, run.step - 1).values[-NEAR:]
+    new = entropy.between(run.step, last).values
+    if len(old) < POINTS or not len(new) or float(np.median(new)) < KEPT * float(np.median(old)):
+        return False
+    groups = history.course("rollout/groups").finite.between(run.step, last).values
+    number = float(groups.sum()) if len(groups) else 2.0 * (POINTS + 1)
+    # Groups without a signal that were dropped are missing in the share of silent ones.
+    solved, failed = history.course("reward/all_success_groups").finite, history.course("reward/all_fail_groups").finite
+    split = 1.0 - solved.between(first, run.step - 1).values
+    mixed = split - failed.on(solved.between(first, run.step - 1).steps) if len(failed) and len(split) else split
+    share = float(np.clip(np.min(np.append(alive, mixed)), 0.0, 0.99))
+    return number * np.log1p(-share) < np.log(CHANCE)
+
+
 def _is_success(history: History, run: ConstantRun) -> bool:
     """True if the constant can be the reward of a right answer."""
     success = history.course("reward/success").finite.values
@@ -103,7 +141,7 @@ def _finding(
     scene: Scene, run: ConstantRun, cause: str, severity: Severity, confidence: float, summary: str, *judged: Candidate
 ) -> Finding:
     evidence = [Observation(run.reward.name, run.step, run.value, f"the same in {run.points} logged points")]
-    share = signal_share(scene.history).finite
+    share = signal_share(scene.history).between(run.step, newest_step(scene.history))
     if len(share):
         evidence.append(
             Observation(share.name, int(share.steps[-1]), 1.0 - float(share.values[-1]), "no group differs")
@@ -121,8 +159,9 @@ DETECTOR = Detector(
     "Every reward of every group is the same number up to the end of the log: from the first point on for 3 points (5 "
     "where the number is 0 or less), or later for 3 points where the sampled text did not change and the number lies "
     "between failure and success, or came at once (a fifth of the groups had a signal just before, and the change is a "
-    "fifth of the range, or down to the bottom for 4 points). A constant reached gradually at the top is a solved "
-    "task. Where all fail, held-out successes and parsable answers tell a broken grader from hard tasks.",
+    "fifth of the range, or down to the bottom for 4 points; or all succeed for 4 points although so many groups would "
+    "agree by a chance under 0.001 and the entropy is still at 80 %). A constant reached gradually at the top is a "
+    "solved task. Where all fail, held-out successes and parsable answers tell a broken grader from hard tasks.",
     (("reward/mean", "reward/success"), ("reward/zero_variance_groups", "reward/all_fail_groups", "reward/std",
       "reward/group_std_mean")),
     judge,

@@ -13,6 +13,7 @@ from posttrain.faultmap.detectors import reward_dead
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.held_out_gap import GAIN, HeldOutGap, held_out_gap
 from posttrain.faultmap.history import Course, History, Values
+from posttrain.faultmap.paid_length import paid_length
 from posttrain.faultmap.patterns import noise, rolling_mean, rolling_median
 from posttrain.faultmap.patterns_reward import compact, held_out, newest_step, part_names, reward_course, reward_scale
 from posttrain.faultmap.patterns_samples import Mark, marks
@@ -29,11 +30,11 @@ TASK = re.compile(r"task|correct|accura|exact|answer|solve|match|success|outcome
 
 
 def judge(history: History) -> Sequence[Finding]:
-    """The strongest evidence first: held-out scores, then parts, then texts, then the jump alone."""
+    """The strongest evidence first: pay for length, held-out scores, then parts, then texts, then the jump alone."""
     reward = compact(reward_course(history))
     if len(reward) < 4 or reward_dead.judge(history):
         return ()
-    found = _held_out(history, reward) or _task_falls(history, reward)
+    found = _length(history) or _held_out(history, reward) or _task_falls(history, reward)
     rise = _rise(history, reward) if found is None else None
     if rise is not None:
         found = _texts(history, rise) or _jump_alone(history, reward)
@@ -65,6 +66,27 @@ def _rise(history: History, reward: Course) -> Rise | None:
     under = np.flatnonzero(reward.values < 0.5 * (before + now))
     onset = int(reward.steps[min(int(under[-1]) + 1, len(reward) - 1)]) if len(under) else int(reward.steps[0])
     return Rise(onset, before, now, (now - before) / span)
+
+
+def _length(history: History) -> Finding | None:
+    """The grading changed at once, and since then longer texts earn more."""
+    paid = paid_length(history)
+    if paid is None:
+        return None
+    change = paid.change
+    scene = scene_of(history, change.step)
+    was = "" if paid.before is None else f" (before: {paid.before:.2f})"
+    reason = f"within groups the reward follows the length with a correlation of {paid.now:.2f}{was}"
+    summary = (
+        f"{change.signal} went from {change.before:.3g} to {change.after:.3g} within one point while the text looked "
+        f"as before, and since then {reason}."
+    )
+    evidence = (
+        Observation(change.signal, change.step, change.after, f"{change.before:.3g} before: the grading changed"),
+        Observation("reward/mean", paid.step, paid.now, f"correlation with length in {paid.groups} groups of samples"),
+    )
+    judged = supported("reward_hacked", reason)
+    return _finding(scene, "reward_jump", Severity.WARN, 0.8, summary, evidence, judged)
 
 
 def _held_out(history: History, reward: Course) -> Finding | None:
@@ -210,8 +232,10 @@ DETECTOR = Detector(
     "and clearly less than half of it given its error); or (b) the held-out score, the share of successes or the part "
     "of the reward that stands for the task falls (parts by a quarter) while the reward does not; or (c) after a gain "
     "at least half of the sampled texts share a mark they did not have before (same text or ending for different "
-    "prompts, empty, repeated tags, lists of numbers, the prompt) and earn at least 80 % of the range. A jump of 30 % "
-    "of the range off a plateau without any of these is info: a held-out score would decide.",
+    "prompts, empty, repeated tags, lists of numbers, the prompt) and earn at least 80 % of the range; or (d) a "
+    "measure of the reward jumps within one point while the text is as before, and since then reward and length "
+    "correlate by 0.5 within groups, at least 0.3 more than before. A jump of 30 % of the range off a plateau without "
+    "any of these is info: a held-out score would decide.",
     (("reward/mean", "reward/success"),),
     judge,
     ("evaluation/{environment}/reward_mean", "evaluation/{environment}/pass@{k}", "reward/part/{part}/mean"),
