@@ -17,12 +17,13 @@ from rich.console import Console
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.injection.planted.plant import Case, fault_of  # noqa: E402
+from tests.injection.planted.run import run_one  # noqa: E402
+
 from posttrain.faultmap.causes import CAUSES, SYMPTOMS  # noqa: E402  (the harness lies beside the package)
 from posttrain.faultmap.diagnosis import diagnose  # noqa: E402
 from posttrain.faultmap.doctor_text import print_diagnosis  # noqa: E402
 from posttrain.faultmap.readers import read_history  # noqa: E402
-from tests.injection.planted.plant import Case, fault_of  # noqa: E402
-from tests.injection.planted.run import run_one  # noqa: E402
 
 ONSET = 20
 

@@ -8,7 +8,19 @@ from typing import Any
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
 PAGE = BENCHMARKS.parent / "docs" / "benchmarks.md"
-ORDER = ("rollout", "training", "step", "groups")
+ORDER = (
+    "demo",
+    "learned",
+    "rollout",
+    "training",
+    "step",
+    "groups",
+    "doctor",
+    "injection",
+    "diagnosis",
+    "runlogs",
+    "reward_stress",
+)
 
 INTRODUCTION = """\
 # Benchmarks

@@ -1,4 +1,4 @@
-"""Diagnose labelled runs and count what was right: ``python -m tests.injection.score DIR ... --json FILE``.
+"""Diagnose labelled runs and count what was right: ``python -m tests.injection.score DIR ...``.
 
 A run is a folder with ``truth.json`` and the logs it names (``run/`` for one of ours). Right first: the first finding
 of severity warn or more names a cause that counts as right for the fault. A clean run is warned if it has any such.
@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -130,7 +128,6 @@ def main() -> None:
     """Judge every run below the given folders."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--json", type=Path, help="write the result and every verdict here")
     parser.add_argument("--wrong", action="store_true", help="print what was found in runs judged wrongly")
     arguments = parser.parse_args()
     runs = sorted(p.parent for folder in arguments.folders for p in folder.glob("*/truth.json"))
@@ -141,15 +138,6 @@ def main() -> None:
         for v in verdicts:
             if (v.fault and not v.right_first) or (not v.fault and v.found) or v.warned_before:
                 print(f"{v.name} [{v.log}] before={v.warned_before}: {v.found}")
-    if arguments.json:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        document = {
-            "command": "python -m tests.injection.score " + " ".join(sys.argv[1:]),
-            "commit": commit,
-            **result,
-            "verdicts": [asdict(v) for v in verdicts],
-        }
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -103,16 +103,17 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
-    missing = [
-        case
-        for case in cases(arguments.split)
-        if arguments.only in case.name and not (arguments.out / case.name / "truth.json").is_file()
-    ]
+    run_missing(arguments.out, arguments.split, arguments.only, arguments.jobs)
+
+
+def run_missing(out: Path, split: str, only: str, jobs: int) -> None:
+    """Run the cases of a split that have no result in ``out`` and whose name contains ``only``."""
+    missing = [case for case in cases(split) if only in case.name and not (out / case.name / "truth.json").is_file()]
     for case in missing:
-        shutil.rmtree(arguments.out / case.name, ignore_errors=True)  # of a call that was interrupted
-    print(f"{len(missing)} of {len(cases(arguments.split))} cases to run", flush=True)
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        for line in pool.map(lambda case: run_one(case, arguments.out), missing):
+        shutil.rmtree(out / case.name, ignore_errors=True)  # of a call that was interrupted
+    print(f"{len(missing)} of {len(cases(split))} cases to run", flush=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        for line in pool.map(lambda case: run_one(case, out), missing):
             print(line, flush=True)
 
 
