@@ -45,11 +45,11 @@ PLACES = {
 def test_one_line_and_exit_code_130(place: str) -> None:
     loading, before = PLACES[place]
     program = PROGRAM.format(loading=loading, before=before)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
 
 
 def test_a_command_that_is_not_interrupted_ends_as_ever() -> None:
     program = PROGRAM.format(loading="raise posttrain.errors.InputError('a', 1, 'is wrong', 'Mend it.')", before="")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (2, "error: a = 1: is wrong. Mend it.\n")

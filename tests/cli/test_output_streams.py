@@ -25,18 +25,18 @@ def test_training_goes_on_when_its_reader_leaves_and_help_is_no_finding(tmp_path
     pipes = "{ %s; echo $? > %s; } | head -1 > /dev/null"
     train = " ".join([*COMMAND, "train", str(config), "--run", str(tmp_path / "run")])
     show = " ".join([*COMMAND, "--help"])
-    subprocess.run(["bash", "-c", pipes % (train, tmp_path / "train")], check=True, timeout=60)
-    subprocess.run(["bash", "-c", "sleep 0 | " + pipes % (show, tmp_path / "help")], check=True, timeout=60)
+    subprocess.run(["bash", "-c", pipes % (train, tmp_path / "train")], check=True, timeout=600)
+    subprocess.run(["bash", "-c", "sleep 0 | " + pipes % (show, tmp_path / "help")], check=True, timeout=600)
     assert (tmp_path / "train").read_text() == "0\n"
     assert (tmp_path / "run" / "model" / "config.json").is_file()
     assert (tmp_path / "help").read_text() == "0\n"
     closed = f"{' '.join([*COMMAND, 'view', str(tmp_path / 'run')])} | true; echo ${{PIPESTATUS[0]}}"
-    ended = subprocess.run(["bash", "-c", closed], check=True, timeout=60, capture_output=True, text=True)
+    ended = subprocess.run(["bash", "-c", closed], check=True, timeout=600, capture_output=True, text=True)
     assert ended.stdout == "0\n"
     assert ended.stderr == ""
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     seen = subprocess.run(
-        [*COMMAND, "view", str(tmp_path / "run")], timeout=60, capture_output=True, check=False, env=ascii_only
+        [*COMMAND, "view", str(tmp_path / "run")], timeout=600, capture_output=True, check=False, env=ascii_only
     )
     assert seen.returncode == 0, seen.stderr.decode()
 

@@ -76,7 +76,7 @@ def test_killed_twice_and_at_a_random_time_from_outside(reference: Path, tmp_pat
     run = tmp_path / "run"
     command = [sys.executable, "-m", "posttrain.cli.main", "train", str(small_config(tmp_path)), "--run", str(run)]
     with (tmp_path / "log.txt").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not (run / "trajectories" / "step_000001.parquet").exists() and time.monotonic() < deadline:
             time.sleep(0.002)
         time.sleep(random.Random().uniform(0.0, 0.3))

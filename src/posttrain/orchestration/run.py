@@ -98,8 +98,9 @@ def resume(path: Path, overrides: Sequence[str] = ()) -> int:
         raise InputError("run", str(path), problem, "Restore the file, or start a new run.")
     if run.evaluation_summary_path.exists() and (run.model_path / "config.json").is_file():
         console.print(f"{path} is finished: {resolved.settings.run.steps} steps, model in {run.model_path}")
-        with Journal.open(run.journal_path, read_only=True) as journal:
-            _check_lineage(journal, run)
+        if run.info().attempts[-1].outcome != "finished":  # killed, or ended by the very check, after its last file
+            with Journal.open(run.journal_path, read_only=True) as journal:
+                _check_lineage(journal, run)
         return OK
     check_unedited(run)
     preparation = prepare(resolved.settings, resolved)
