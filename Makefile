@@ -9,10 +9,11 @@ export HF_HOME := $(CURDIR)/.cache/huggingface
 PY := .venv/bin/python
 STAGE := scripts/stage.sh
 
-.PHONY: help demo test test-long check format vllm trl bench clean
+.PHONY: help demo demo-faults test test-long check format vllm trl bench clean
 
 help:
 	@echo 'make demo       train a small real model on a real task, on a CPU, and prove the gain'
+	@echo 'make demo-faults  break three tiny runs on purpose, and let the doctor say what was broken'
 	@echo 'make test       checks and tests (minutes)'
 	@echo 'make test-long  the tests that take long, too'
 	@echo 'make check      ruff, pyright, import contracts'
@@ -25,6 +26,10 @@ help:
 demo:
 	@scripts/install.sh demo
 	@$(PY) scripts/demo.py
+
+demo-faults:
+	@scripts/install.sh demo
+	@$(PY) scripts/demo_faults.py
 
 test: check
 	@$(STAGE) 'tests' $(PY) -m pytest -m 'not long'

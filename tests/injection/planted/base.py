@@ -30,6 +30,8 @@ def base_policy(task: str, seed: int, cache: Path) -> Path:
 
 
 def _make(task: str, seed: int, folder: Path) -> None:
+    from transformers.utils.logging import disable_progress_bar
+
     from posttrain.model.tiny import build_tiny
 
     model: Any
@@ -62,5 +64,6 @@ def _make(task: str, seed: int, folder: Path) -> None:
         loss.backward()
         optimizer.step()
     model.eval()
+    disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
