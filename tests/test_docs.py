@@ -25,7 +25,7 @@ from posttrain.signals.registry import SIGNALS, UnknownSignalError, signal_for
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-GENERATED = {ROOT / "docs" / name for name in ("fault-map.md", "metrics.md", "run-directory.md")}
+GENERATED = {ROOT / "docs" / name for name in ("benchmarks.md", "fault-map.md", "metrics.md", "run-directory.md")}
 WRITTEN = [p for p in PAGES if p not in GENERATED and p.parent.name != "reference"]
 MINIMAL: Mapping[str, Any] = {"model": {"path": "tiny:llama"}, "environments": {"a": {"kind": "arithmetic"}}}
 COMMANDS = ("train", "resume", "eval", "report", "view", "algorithms", "doctor", "explain", "audit")
