@@ -94,7 +94,7 @@ the whole run anew.
 |---|---|
 | `time`, `attempt`, `step` | seconds since the epoch, process, last step done |
 | `event` | `new`, `worse`, `milder`, `over`, `gone`; `acknowledged`; `failed` |
-| `finding` | of the first five: the finding as it was then, with the fields that [the doctor](how-to/doctor.md) prints |
+| `finding` | of the first five: the finding as it was, with the fields that [the doctor](how-to/doctor.md) prints |
 | `names` | of `acknowledged`: detectors, symptoms or causes that stop this run no more |
 | `detector`, `problem` | of `failed`: a detector that could not be asked, and why |
 
