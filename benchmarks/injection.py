@@ -1,8 +1,8 @@
 """Does the doctor name the cause of a fault that was planted into a run of posttrain itself?
 
 Real runs of a tiny model on four tasks under four algorithms; faults of three magnitudes and, where they can set in
-late, three onsets. Tasks, seeds and magnitudes are others than those on which thresholds were chosen. Right first: the
-first finding of severity warn or more names a cause that counts as right for the fault. A clean run is warned if it
+late, three onsets. Tasks and seeds are others than those on which thresholds were chosen, most magnitudes too. Right
+first: the first finding of severity warn or more names a cause that counts as right for the fault. A clean run is warned if it
 has any such finding.
 """
 
@@ -36,6 +36,7 @@ def main() -> None:
     run_missing(options.runs, "scored", "", options.jobs)
     verdicts = [v for truth in sorted(options.runs.glob("*/truth.json")) for v in judge(truth.parent)]
     result = summary(verdicts)
+    wrong = [v for v in verdicts if v.fault and not v.right_first]
     record = Record(
         benchmark="injection",
         question=(__doc__ or "").split("\n\nReal")[0] + "\n" + (__doc__ or "").split("\n\n", 1)[1],
@@ -49,6 +50,11 @@ def main() -> None:
         f"{result['cause_and_symptom_in_different_layers']} of them",
         f"{result['clean_warned']} of {result['clean']} clean runs warned "
         f"(95 % upper bound {100 * result['clean_warned_upper_95']:.1f} %)",
+        "thresholds were frozen at the commit named below before any of these runs was made; what counts as right was "
+        "fixed there too: for impossible_tasks three names count (such tasks, another mix of tasks, a grader that pays "
+        "nothing), for hot_rate two (the rate, a policy destroyed by an update)",
+        f"of the {len(wrong)} faulty runs named wrongly or not at all, {sum(v.onset == 1 for v in wrong)} had their "
+        "fault from the first step on, where the log has no healthy stretch to compare with",
     ]
     record.measurements = {"verdicts": [asdict(v) for v in verdicts]}
     record.finish(options.out)

@@ -167,6 +167,10 @@ def report(
             cells.append(("yes" if passes(check, found) else "NO") + when)
         rows.append((check.log, check.what, *cells))
     record.tables.append(Table("What is due of real logs as they grow", ("log", "due", *options.tools), rows))
+    record.notes.append(
+        "not a blind test of posttrain: the authors of its detectors had read these four logs; thresholds were set on "
+        "other data with their shapes in view"
+    )
     record.measurements = {
         "passed": {tool: sum(passes(check, answers[tool, check.log]) for check in checks) for tool in options.tools}
         | {"checks": len(checks)},

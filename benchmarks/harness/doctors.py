@@ -22,8 +22,11 @@ def posttrain(path: Path) -> list[Said]:
     if done.returncode != 0:
         raise RuntimeError(f"posttrain doctor ended with {done.returncode}: {done.stderr.strip()[-300:]}")
     found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+    # What follows from a finding is printed under it, so it counts as said after it.
     return [
-        Said(f["cause"], f["severity"], f["onset_step"], f["symptom"], f["cause_layer"], f["summary"]) for f in found
+        Said(f["cause"], f["severity"], f["onset_step"], f["symptom"], f["cause_layer"], f["summary"])
+        for root in found
+        for f in (root, *root["consequences"])
     ]
 
 

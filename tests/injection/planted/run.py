@@ -1,6 +1,6 @@
 """Runs the cases of a split without a result: ``python -m tests.injection.planted.run --out DIR --split tuning``.
 
-``tuning`` is for choosing thresholds; ``scored`` has other tasks, seeds and magnitudes, for when they are frozen.
+``tuning`` is for choosing thresholds; ``scored`` has other tasks and seeds, and is for when they are frozen.
 Each case is a process of its own, so that no fault can leak into the next run.
 """
 
