@@ -2,8 +2,8 @@
 
 Real runs of a tiny model on four tasks under four algorithms; faults of three magnitudes and, where they can set in
 late, three onsets. Tasks and seeds are others than those on which thresholds were chosen, most magnitudes too. Right
-first: the first finding of severity warn or more names a cause that counts as right for the fault. A clean run is warned if it
-has any such finding.
+first: the first finding of severity warn or more names a cause that counts as right for the fault. A clean run is
+warned if it has any such finding.
 """
 
 from __future__ import annotations
