@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.doctors import Ask, peer, posttrain
-from harness.labelled import LAYERS, Said, Score, Truth, Verdict, labelled, names, score
+from harness.labelled import LAYERS, Said, Score, Truth, Verdict, alike, labelled, names, score
 from harness.record import RESULTS, Record, Table, rival_python, versions_here, versions_of
 from harness.sides import HERE, ROOT, Side, offline_environment
 
@@ -74,7 +74,7 @@ def make_runs(directory: Path, only: Sequence[str]) -> None:
 
 def ask_all(asks: Mapping[str, Ask], truths: Sequence[Truth], formats: Sequence[str]) -> list[Verdict]:
     """Every tool about every log. rlprobe reads its own recording where the run has one."""
-    right = names(NAMES)
+    right, like = names(NAMES), alike(NAMES)
     verdicts = []
     for truth in truths:
         for tool, ask in asks.items():
@@ -89,7 +89,8 @@ def ask_all(asks: Mapping[str, Ask], truths: Sequence[Truth], formats: Sequence[
                 except RuntimeError as error:
                     failure = str(error)
                 accepted = right[tool].get(truth.fault, frozenset())
-                verdicts.append(Verdict(tool, log, truth, tuple(said), accepted, failure))
+                others = frozenset().union(*(right[tool][fault] for fault in like.get(truth.fault, frozenset())))
+                verdicts.append(Verdict(tool, log, truth, tuple(said), accepted, others, failure))
         print(f"{truth.name}", flush=True)
     return verdicts
 
@@ -111,6 +112,7 @@ def report(options: argparse.Namespace, versions: dict[str, dict[str, str]], ver
                 (
                     "tool",
                     "right cause first",
+                    "or one that the log cannot tell from it",
                     "named at all",
                     "nothing said",
                     "onset error, median (mean)",
@@ -151,6 +153,7 @@ def _cells(s: Score) -> tuple[str, ...]:
     error = f"{100 * s.onset_error_median:.0f} % ({100 * s.onset_error_mean:.0f} %)"
     return (
         share(s.right_first, s.faulty),
+        share(s.alike_first, s.faulty),
         share(s.right_anywhere, s.faulty),
         share(s.silent, s.faulty),
         error if s.onset_error_median == s.onset_error_median else "not known",
@@ -190,6 +193,7 @@ def _plain(v: Verdict) -> dict[str, object]:
         "expected": v.truth.expected,
         "onset": v.truth.onset or None,
         "right_first": v.right_first,
+        "alike_first": v.alike_first,
         "onset_error": v.onset_error,
         "said": said,
         **({"failure": v.failure} if v.failure else {}),

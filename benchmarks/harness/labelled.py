@@ -61,13 +61,14 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One log by one tool. ``failure`` says why there is no answer."""
+    """One log by one tool. ``alike_names`` are right for faults of such a log; ``failure`` why it said nothing."""
 
     tool: str
     log: str
     truth: Truth
     said: tuple[Said, ...]
     right_names: frozenset[str]
+    alike_names: frozenset[str] = frozenset()
     failure: str = ""
 
     @property
@@ -84,6 +85,11 @@ class Verdict:
     def right_first(self) -> bool:
         """Whether the first of them is right."""
         return bool(self.counted) and self.counted[0].name in self.right_names
+
+    @property
+    def alike_first(self) -> bool:
+        """Whether the first of them is right, or right for a fault that the log cannot tell from this one."""
+        return bool(self.counted) and self.counted[0].name in self.right_names | self.alike_names
 
     @property
     def right(self) -> Said | None:
@@ -113,7 +119,14 @@ class Verdict:
 def names(path: Path) -> dict[str, dict[str, frozenset[str]]]:
     """By tool and fault, the tool's names that are right."""
     found = tomllib.loads(path.read_text())
+    found.pop("alike")
     return {tool: {fault: frozenset(right) for fault, right in faults.items()} for tool, faults in found.items()}
+
+
+def alike(path: Path) -> dict[str, frozenset[str]]:
+    """By fault, the faults whose logs look the same, itself among them."""
+    groups: list[list[str]] = tomllib.loads(path.read_text())["alike"]
+    return {fault: frozenset(group) for group in groups for fault in group}
 
 
 def labelled(directories: Iterable[Path]) -> list[Truth]:
@@ -127,6 +140,7 @@ class Score:
 
     faulty: int
     right_first: int
+    alike_first: int
     right_anywhere: int
     silent: int
     onset_error_median: float
@@ -151,6 +165,7 @@ def score(verdicts: Sequence[Verdict]) -> Score:
     return Score(
         faulty=len(faulty),
         right_first=sum(v.right_first for v in faulty),
+        alike_first=sum(v.alike_first for v in faulty),
         right_anywhere=sum(v.right is not None for v in faulty),
         silent=sum(not v.serious for v in faulty),
         onset_error_median=median(errors),

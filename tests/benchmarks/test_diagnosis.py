@@ -62,6 +62,14 @@ def test_only_the_first_serious_finding_decides() -> None:
     assert not verdict().right_first
 
 
+def test_a_fault_that_the_log_cannot_tell_apart_counts_apart() -> None:
+    like = replace(verdict(said("other")), alike_names=frozenset({"other"}))
+    assert not like.right_first
+    assert like.alike_first
+    assert like.onset_error == 1.0
+    assert not verdict(said("other")).alike_first
+
+
 def test_information_is_enough_where_information_is_due() -> None:
     assert verdict(said("right", "info"), expected="info").right_first
     assert not verdict(said("wrong", "info"), said("right", "info"), expected="info").right_first
@@ -114,10 +122,12 @@ def test_score_counts_each_kind_of_run_once() -> None:
 def test_every_tool_has_an_entry_for_every_fault_and_posttrains_names_are_causes() -> None:
     from tests.injection.independent.faults import FAULTS
 
-    from harness.labelled import names
+    from harness.labelled import alike, names
     from sides import diagnosis_peers as peers
 
-    table = names(ROOT / "benchmarks" / "diagnosis_names.toml")
+    path = ROOT / "benchmarks" / "diagnosis_names.toml"
+    table = names(path)
+    assert alike(path).keys() <= FAULTS.keys()
     simulated = {f for f in (*peers.RL_DOCTOR_FAULTS.values(), *peers.RLPROBE_FAULTS.values()) if f}
     for faults in table.values():
         assert faults.keys() == FAULTS.keys() | simulated
