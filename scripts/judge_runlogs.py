@@ -168,8 +168,8 @@ def report(
         rows.append((check.log, check.what, *cells))
     record.tables.append(Table("What is due of real logs as they grow", ("log", "due", *options.tools), rows))
     record.notes.append(
-        "what posttrain prints under a finding as its consequence counts as said; before that was so, one check (values "
-        "that are not finite) failed"
+        "what posttrain prints under a finding as its consequence counts as said; before that was so, one check "
+        "(values that are not finite) failed"
     )
     record.notes.append(
         "not a blind test of posttrain: the authors of its detectors had read these four logs; thresholds were set on "
