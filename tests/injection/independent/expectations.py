@@ -4,8 +4,9 @@
 there, and its effect on the log is small or looks like ordinary training; it may be named or not, but nothing else may.
 ``none``: it does no harm there, and a warning would be a false alarm.
 
-The table was written from the comparison of each run with its clean twin (``check.py``) and from the curves, before any
-diagnosis saw the runs. What it does not name is as its fault says, mostly a finding.
+The table was written from the comparison of each run with its clean twin (``check.py``) and from the curves, before the
+runs were scored; tools had been tried on four of them to see that they answer, and none of these is in the table. What
+it does not name is as its fault says, mostly a finding.
 """
 
 from __future__ import annotations
