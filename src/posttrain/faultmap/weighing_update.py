@@ -104,8 +104,8 @@ def _batch_reused(s: Scene) -> Candidate:
     return ruled_out(cause, f"{updates:.0f} updates per batch, but the ratios stay near 1")
 
 
-def _anchor_too_strong(s: Scene) -> Candidate:
-    cause = "anchor_too_strong"
+def _anchor(s: Scene, cause: str) -> tuple[float, float] | Candidate:
+    """Weight and divergence of the anchor, or what is said of ``cause`` where one is not known."""
     weight, kl = s.history.facts.anchor_weight, s.newest("policy/anchor_kl")
     if weight == 0:
         return ruled_out(cause, "the run has no anchor")
@@ -113,19 +113,25 @@ def _anchor_too_strong(s: Scene) -> Candidate:
         return unknown(cause, "policy/anchor_kl")
     if weight is None:
         return Candidate(cause, Verdict.UNKNOWN, "the weight of the anchor is not known")
+    return weight, kl
+
+
+def _anchor_too_strong(s: Scene) -> Candidate:
+    cause = "anchor_too_strong"
+    known = _anchor(s, cause)
+    if isinstance(known, Candidate):
+        return known
+    weight, kl = known
     text = f"weight {weight:g}, divergence {kl:.2g}"
     return ruled_out(cause, text) if kl > 0.5 or weight < 0.02 else supported(cause, text)
 
 
 def _anchor_inert(s: Scene) -> Candidate:
     cause = "anchor_inert"
-    weight, kl = s.history.facts.anchor_weight, s.newest("policy/anchor_kl")
-    if weight == 0:
-        return ruled_out(cause, "the run has no anchor")
-    if kl is None:
-        return unknown(cause, "policy/anchor_kl")
-    if weight is None:
-        return Candidate(cause, Verdict.UNKNOWN, "the weight of the anchor is not known")
+    known = _anchor(s, cause)
+    if isinstance(known, Candidate):
+        return known
+    weight, kl = known
     text = f"the term is {weight * kl:.2g} at a divergence of {kl:.2g}"
     return supported(cause, text) if kl > KL_TOO_FAR and weight * kl < 0.05 else ruled_out(cause, text)
 

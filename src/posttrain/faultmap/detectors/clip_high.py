@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.evidence import observed_at
 from posttrain.faultmap.finding import Finding, Observation, Severity
 from posttrain.faultmap.history import Course, History, Values
 from posttrain.faultmap.patterns import rolling_median
@@ -86,12 +87,11 @@ def _on_policy(history: History, clip: Course, smooth: Values, found: Episode) -
 
 def _evidence(history: History, clip: Course, at: int) -> tuple[Observation, ...]:
     step = int(clip.steps[at])
-    seen = [Observation(clip.name, step, float(clip.values[at]), "share clipped at either bound")]
-    for name in ("policy/ratio_max", "policy/ratio_ess", "policy/updates", "schedule/staleness_mean"):
-        value = history.course(name).at(step)
-        if value is not None and np.isfinite(value):
-            seen.append(Observation(name, step, value, "beside it"))
-    return tuple(seen)
+    beside = ("policy/ratio_max", "policy/ratio_ess", "policy/updates", "schedule/staleness_mean")
+    return (
+        Observation(clip.name, step, float(clip.values[at]), "share clipped at either bound"),
+        *observed_at(history, step, dict.fromkeys(beside, "beside it")),
+    )
 
 
 DETECTOR = Detector(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.evidence import observed_at
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.history import History
 from posttrain.faultmap.patterns_events import first_of
@@ -15,6 +16,12 @@ from posttrain.faultmap.weighing_update import causes_of, staleness, updates_per
 
 NAME = "clip_inert"
 SYMPTOM = "clip_fraction_zero"
+_BESIDE = {
+    "schedule/staleness_mean": "age of the data in versions",
+    "policy/updates": "updates on the batch",
+    "policy/ratio_max": "largest ratio",
+    "logprobs/mismatch_mean": "distance between the policy that sampled and the one trained",
+}
 POINTS = 10
 _CLIPS = ("policy/clip_fraction_high", "policy/clip_fraction_low")
 _VISIBLE_GAP = 0.005
@@ -47,7 +54,10 @@ def judge(history: History) -> Sequence[Finding]:
             f"The clip fraction is exactly 0 at all {len(clip)} points: {chosen.reason}.",
             onset,
             None,
-            (Observation(clip.name, newest, 0.0, "exactly 0, as at every step before"), *_lag(history, newest)),
+            (
+                Observation(clip.name, newest, 0.0, "exactly 0, as at every step before"),
+                *observed_at(history, newest, _BESIDE),
+            ),
             causes_of(scene_of(history, onset), SYMPTOM, chosen),
         ),
     )
@@ -85,20 +95,6 @@ def _lagging(history: History, updates: float | None, age: float | None) -> tupl
     gap = first_of(history, "logprobs/mismatch_mean").values
     is_sure = history.facts.corrected is False or (len(gap) > 0 and float(np.median(gap)) >= _VISIBLE_GAP)
     return supported("data_too_old", text), Severity.WARN if is_sure else Severity.INFO, 0.7
-
-
-def _lag(history: History, step: int) -> tuple[Observation, ...]:
-    seen: list[Observation] = []
-    for name, shows in (
-        ("schedule/staleness_mean", "age of the data in versions"),
-        ("policy/updates", "updates on the batch"),
-        ("policy/ratio_max", "largest ratio"),
-        ("logprobs/mismatch_mean", "distance between the policy that sampled and the one trained"),
-    ):
-        value = history.course(name).at(step)
-        if value is not None and np.isfinite(value):
-            seen.append(Observation(name, step, value, shows))
-    return tuple(seen)
 
 
 DETECTOR = Detector(

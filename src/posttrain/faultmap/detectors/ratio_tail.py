@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.faultmap.detector import Detector
-from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
+from posttrain.faultmap.evidence import observed_at
+from posttrain.faultmap.finding import Candidate, Finding, Severity
 from posttrain.faultmap.history import Course, History, Mask
 from posttrain.faultmap.patterns import rolling_median
 from posttrain.faultmap.patterns_events import Episode, episode, first_of, start_level
@@ -17,6 +18,14 @@ from posttrain.faultmap.weighing_update import choose, staleness, updates_per_ba
 
 NAME = "ratio_tail"
 SYMPTOM = "ratio_tail"
+_BESIDE = {
+    "policy/ratio_ess": "effective sample size of the policy ratios",
+    "logprobs/ratio_ess": "effective sample size of trainer over sampler",
+    "policy/ratio_max": "largest policy ratio",
+    "logprobs/ratio_max": "largest ratio of trainer over sampler",
+    "schedule/staleness_mean": "age of the data in versions",
+    "policy/updates": "updates on the batch",
+}
 FEW = 0.6
 LARGE = 20.0
 HOLD = 4
@@ -56,7 +65,7 @@ def judge(history: History) -> Sequence[Finding]:
     return (
         Finding(
             NAME, SYMPTOM, chosen.cause, _severity(history, course, at), 0.6, _summary(course, at, chosen), onset,
-            seen.end(course.steps), _evidence(history, int(course.steps[at])), rest,
+            seen.end(course.steps), observed_at(history, int(course.steps[at]), _BESIDE), rest,
         ),
     )  # fmt: skip
 
@@ -100,22 +109,6 @@ def _summary(course: Course, at: int, chosen: Candidate) -> str:
     if course.name.endswith("_max"):
         return f"The largest ratio is {value:.3g}: {chosen.reason}."
     return f"{value:.2%} of the tokens have a ratio beyond e^20: {chosen.reason}."
-
-
-def _evidence(history: History, step: int) -> tuple[Observation, ...]:
-    seen: list[Observation] = []
-    for name, shows in (
-        ("policy/ratio_ess", "effective sample size of the policy ratios"),
-        ("logprobs/ratio_ess", "effective sample size of trainer over sampler"),
-        ("policy/ratio_max", "largest policy ratio"),
-        ("logprobs/ratio_max", "largest ratio of trainer over sampler"),
-        ("schedule/staleness_mean", "age of the data in versions"),
-        ("policy/updates", "updates on the batch"),
-    ):
-        value = history.course(name).at(step)
-        if value is not None and np.isfinite(value):
-            seen.append(Observation(name, step, value, shows))
-    return tuple(seen)
 
 
 DETECTOR = Detector(

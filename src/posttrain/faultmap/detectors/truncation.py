@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.faultmap.detector import Detector
+from posttrain.faultmap.evidence import observed_at
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.gap import find_gap
 from posttrain.faultmap.history import Course, History, Mask, Values
@@ -18,6 +19,11 @@ from posttrain.faultmap.weighing_update import causes_of
 
 NAME = "truncation"
 SYMPTOM = "truncation"
+_BESIDE = {
+    "rollout/length_max": "the longest attempt",
+    "rollout/length_mean": "the mean attempt",
+    "reward/mean": "the reward meanwhile",
+}
 HALF = 0.5
 SURE = 0.8
 """Confidence where the numbers contradict each other: the metric itself is wrong."""
@@ -151,19 +157,11 @@ def _spacing(course: Course) -> int:
 
 def _evidence(history: History, cut: Course, at: int, onset: int) -> tuple[Observation, ...]:
     step = int(cut.steps[at])
-    seen = [
+    return (
         Observation(cut.name, int(cut.steps[onset]), float(cut.values[onset]), "where it began"),
         Observation(cut.name, step, float(cut.values[at]), "its newest value"),
-    ]
-    for name, shows in (
-        ("rollout/length_max", "the longest attempt"),
-        ("rollout/length_mean", "the mean attempt"),
-        ("reward/mean", "the reward meanwhile"),
-    ):
-        value = history.course(name).at(step)
-        if value is not None and np.isfinite(value):
-            seen.append(Observation(name, step, value, shows))
-    return tuple(seen)
+        *observed_at(history, step, _BESIDE),
+    )
 
 
 DETECTOR = Detector(
