@@ -19,9 +19,5 @@ class InputError(PosttrainError, ValueError):
         super().__init__(f"{setting} = {value!r}: {problem}. {fix}")
 
 
-class LostProcessError(PosttrainError, RuntimeError):
-    """A process this run depends on is gone or does not answer."""
-
-
 class NonFiniteError(PosttrainError, ArithmeticError):
     """A NaN or infinity where a number is needed; the step was not applied."""

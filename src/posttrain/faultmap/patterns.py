@@ -1,12 +1,10 @@
-"""Robust measures of courses, shared by detectors: smoothing, onsets, levels, noise. All are O(n) or O(n log n)."""
+"""Robust measures of courses, shared by detectors: smoothing, runs, noise. All are O(n) or O(n log n)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from posttrain.faultmap.history import Course, Mask, Values
+from posttrain.faultmap.history import Mask, Values
 
 
 def rolling_median(values: Values, window: int) -> Values:
@@ -61,57 +59,3 @@ def noise(values: Values) -> float:
     """Spread of point-to-point noise: 1.4826 x median |difference| / sqrt(2), robust against trends and jumps."""
     steps = np.abs(np.diff(values[np.isfinite(values)]))
     return float(1.4826 * np.median(steps) / np.sqrt(2.0)) if len(steps) else 0.0
-
-
-def level(course: Course, first: float, last: float) -> float:
-    """Median of the finite values between two fractions of the course's points (0 to 1); NaN where there is none."""
-    n = len(course)
-    part = course.values[int(np.floor(first * n)) : max(int(np.ceil(last * n)), int(np.floor(first * n)) + 1)]
-    part = part[np.isfinite(part)]
-    return float(np.median(part)) if len(part) else float("nan")
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """The best single change of level: at ``index`` the mean goes from ``before`` to ``after``.
-
-    ``strength`` is the change over the noise of a mean difference; above about 5 it is no chance.
-    """
-
-    index: int
-    before: float
-    after: float
-    strength: float
-
-
-def best_shift(values: Values, margin: int = 3) -> Shift | None:
-    """The single change of level that explains most variance, at least ``margin`` points from each end.
-
-    ``None`` for fewer than ``2 * margin`` finite values. The index refers to ``values``.
-    """
-    where = np.flatnonzero(np.isfinite(values))
-    x = values[where]
-    n = len(x)
-    if n < 2 * margin:
-        return None
-    sums = np.cumsum(x)
-    k = np.arange(margin, n - margin + 1)
-    before, after = sums[k - 1] / k, (sums[-1] - sums[k - 1]) / (n - k)
-    gain = (after - before) ** 2 * k * (n - k) / n
-    best = int(np.argmax(gain))
-    split = int(k[best])
-    spread = max(noise(x), 1e-12)
-    scale = spread * np.sqrt(1.0 / split + 1.0 / (n - split))
-    difference = float(after[best] - before[best])
-    return Shift(int(where[split]), float(before[best]), float(after[best]), abs(difference) / float(scale))
-
-
-def slope(course: Course) -> float:
-    """Theil-Sen slope per step of the finite values, on at most 200 evenly chosen points; 0 for fewer than two."""
-    c = course.finite
-    if len(c) < 2:
-        return 0.0
-    keep = np.unique(np.linspace(0, len(c) - 1, min(len(c), 200)).astype(np.int64))
-    steps, values = c.steps[keep].astype(np.float64), c.values[keep]
-    i, j = np.triu_indices(len(keep), 1)
-    return float(np.median((values[j] - values[i]) / (steps[j] - steps[i])))

@@ -40,10 +40,6 @@ class Loss:
     shaken: Mask
     gone: Mask
 
-    def retained(self, index: int) -> float:
-        """Share of the learnt level that is left at a point."""
-        return float(self.smooth[index] / self.learnt[index])
-
     def onset_of_low(self, index: int) -> int:
         """Where the row of low points that holds ``index`` began."""
         before = np.flatnonzero(~self.low[: index + 1])
