@@ -20,7 +20,7 @@ def environment(name: str, size: int, questions: str = "q") -> GradedTasks:
     return GradedTasks(name, TaskSplit(tasks), PureGrader(lambda _: graded(1.0, {}), lambda text: text))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 99),
     sizes=st.lists(st.integers(1, 7), min_size=1, max_size=3),

@@ -75,7 +75,7 @@ def test_message_lists_keep_their_roles(tmp_path: Path) -> None:
     assert split.train[0].messages == (Message("system", "Be brief."), Message("user", "Hi"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 999), fraction=st.floats(0.01, 0.9), copies=st.integers(1, 3))
 def test_a_prompt_is_never_on_both_sides(tmp_path_factory: Any, seed: int, fraction: float, copies: int) -> None:
     path = jsonl(tmp_path_factory.mktemp("rows") / "r.jsonl", ROWS * copies)

@@ -111,7 +111,7 @@ HOSTILE = st.text(st.characters(codec="utf-8"), max_size=80) | st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(HOSTILE, HOSTILE, st.integers(40, 120))
 def test_no_text_of_a_log_steers_the_terminal_or_breaks_the_page(text: str, other: str, width: int) -> None:
     made = dataclasses.replace(

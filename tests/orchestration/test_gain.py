@@ -96,7 +96,7 @@ _tasks = st.lists(st.lists(_sample, min_size=1, max_size=6), min_size=1, max_siz
 
 
 @given(base=_tasks, trained=_tasks)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_parts_always_add_up_to_the_gain(base: list[list[Sample]], trained: list[list[Sample]]) -> None:
     count = min(len(base), len(trained))
     pairs = [

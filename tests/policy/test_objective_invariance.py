@@ -79,7 +79,7 @@ batches = st.tuples(
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(batches, st.integers(1, 4), st.randoms(use_true_random=False))
 def test_any_split_and_any_order_give_the_same_step(spec, drawn, pieces, random):
     seed, rows = drawn

@@ -91,7 +91,7 @@ def test_micro_batches_sharing_and_order_change_no_gradient(kind: str, algorithm
             assert largest_gap(base.steps[0], other.steps[0]) < 2e-5
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.permutations(range(16)), st.integers(1, 120), st.booleans())
 def test_any_order_and_any_limit(order: list[int], limit: int, share: bool) -> None:
     base, other = Probe.make(), Probe.make()

@@ -76,7 +76,7 @@ def sample(reward: float | None = 1.0, name: str = "t/0/0/0") -> Trajectory:
     return trajectory
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(trajectories(), max_size=4))
 def test_any_trajectory_comes_back_unchanged(originals: list[Trajectory]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -248,7 +248,7 @@ class RandomRun(RuleBasedStateMachine):
 
 
 TestRandomRun = RandomRun.TestCase
-TestRandomRun.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestRandomRun.settings = settings(max_examples=80, stateful_step_count=40)
 
 
 @pytest.mark.parametrize(("depth", "batch"), [(0, 4), (1, 4), (3, 2)])

@@ -219,7 +219,7 @@ def test_text_that_makes_patterns_slow(tmp_path: Path) -> None:
     assert read_history(path).has("reward/mean")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=400), st.sampled_from(["log.jsonl", "x.csv", "events.out.tfevents.1", "a.parquet", "x.log"]))
 def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, name: str) -> None:
     (tmp_path / name).write_bytes(content)
@@ -229,7 +229,7 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, name: str
         return
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_log_with_flipped_bytes_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     path = write_lines(tmp_path / "log.jsonl", trl_rows(4))
