@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from posttrain.cli.main import app, run_command
-from posttrain.errors import InputError, LostProcessError
+from posttrain.errors import InputError, PosttrainError
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.info import ExecutionPlan, RunInfo
 from posttrain.settings import load_settings
@@ -99,7 +99,7 @@ def test_exit_code_of_the_run_is_passed_on(
     ("error", "code"),
     [
         (InputError("a.b", 1, "is wrong", "Mend it."), 2),
-        (LostProcessError("the engine is gone"), 3),
+        (PosttrainError("the engine is gone"), 3),
         (KeyboardInterrupt(), 130),
     ],
 )
