@@ -8,9 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from posttrain.cli.console import PipeConsole
-from posttrain.settings.algorithms import ROWS, AlgorithmRow, algorithm_row
+from posttrain.settings.algorithms import ROWS, algorithm_row
 from posttrain.settings.field import rationale
 from posttrain.settings.objective import ObjectiveSpec
+from posttrain.settings.rows.row import AlgorithmRow
 
 
 def print_table(console: Console | None = None) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posttrain.settings.algorithms import ROWS, AlgorithmRow
+from posttrain.settings.algorithms import ROWS
 from posttrain.settings.field import Section, rationale
 from posttrain.settings.objective import ObjectiveSpec
+from posttrain.settings.rows.row import AlgorithmRow
 
 DEFAULT_PATH = Path("docs/reference/algorithms.md")
 

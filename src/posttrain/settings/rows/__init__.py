@@ -1,0 +1,1 @@
+"""The rows of the algorithm table, one module for each family."""
