@@ -15,6 +15,7 @@ ORDER = (
     "training",
     "step",
     "groups",
+    "head",
     "doctor",
     "injection",
     "diagnosis",

@@ -36,6 +36,15 @@ def test_group_sizes_run_and_leave_a_complete_record(tmp_path: Path) -> None:
     assert all(f["sampled"]["tokens"] > 0 for facts in result["measurements"].values() for f in facts)
 
 
+def test_all_ways_to_log_probs_agree(tmp_path: Path) -> None:
+    result = run_quick("head", tmp_path / "result.json")
+    for size in result["measurements"].values():
+        ours, *others = (facts[0] for facts in size["runs"].values())
+        assert len(others) == 2
+        for name in ("logprob_mean", "entropy_mean", "hidden_grad_norm", "weight_grad_norm"):
+            assert [other[name] for other in others] == pytest.approx([ours[name]] * 2, rel=0.01)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["rollout", "training", "step"])
 def test_quick_benchmark_runs(name: str, tmp_path: Path) -> None:
