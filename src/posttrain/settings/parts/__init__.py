@@ -1,0 +1,1 @@
+"""The parts of an objective as data, one module for each."""
