@@ -17,6 +17,8 @@ from harness.record import Ratio, Record, Table, busy, spread, versions_here, ve
 from harness.sides import Facts, Side, take_turns
 
 GIB = 2**30
+USABLE = 0.75
+"""Share of the free memory the full logits may take: gradients, log-softmax and other processes need the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, tokens: int, record: Record) -> None:
     """All ways that fit on one number of tokens."""
-    memory = psutil.virtual_memory().available
+    memory = USABLE * psutil.virtual_memory().available
     sides: dict[Way, Side] = {}
     unfit: dict[Way, int] = {}
     try:
