@@ -2,17 +2,18 @@
 
 ``posttrain train configs/harder.toml --run runs/harder`` and then ``python benchmarks/learned.py runs/harder``. Each
 run becomes one row for each of its environments. Time is from the first rollout to the last update, grading and
-weight sync included, evaluation excluded.
+weight sync included, evaluation excluded. Runs recorded before and not named now stay in the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from harness.record import RESULTS, Record, Table, versions_here
+from harness.record import RESULTS, Record, Table, commit, versions_here
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.metrics import read_metrics
 
@@ -23,18 +24,23 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=RESULTS / "learned.json")
     options = parser.parse_args()
-    found = [read_run(path) for path in options.runs]
+    found = recorded(options.out) | {one["name"]: one for one in map(read_run, options.runs)}
     record = Record(
         benchmark="learned",
         question=(__doc__ or "").splitlines()[0],
-        settings={one["name"]: one["settings"] for one in found},
+        settings={},
         versions={"here": versions_here()},
     )
     columns = ("run", "environment", "base", "trained", "gain in points", "steps", "minutes")
-    rows = [row_of(one, name, told) for one in found for name, told in one["environments"].items()]
+    rows = [row_of(one, name, told) for one in found.values() for name, told in one["environments"].items()]
     record.tables.append(Table("held-out reward or success at temperature 1", columns, rows))
-    record.measurements = {one["name"]: one for one in found}
+    record.measurements = found
     record.finish(options.out)
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """The runs an earlier call wrote, by name."""
+    return json.loads(path.read_text())["measurements"] if path.exists() else {}
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -48,6 +54,7 @@ def read_run(path: Path) -> dict[str, Any]:
     return {
         "name": info.name,
         "seed": info.seed,
+        "recorded_at_commit": commit(),
         "settings": {k: v for k, v in info.settings.items() if k != "resolved"},
         "steps": len(train),
         "minutes_training": sum(row.values["time/step"] for row in train) / 60,

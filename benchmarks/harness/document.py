@@ -49,7 +49,8 @@ def page(results: list[dict[str, Any]]) -> str:
 
 def _section(result: dict[str, Any]) -> str:
     question, _, details = result["question"].partition("\n")
-    lines = [f"## {result['benchmark'].capitalize()}: {question}", "", details.strip(), ""]
+    lines = [f"## {result['benchmark'].capitalize()}: {question}", ""]
+    lines += [details.strip(), ""] if details.strip() else []
     if result["ratios"]:
         lines += ["| Ratio | Median (range) | Aim | |", "|---|---|---|---|"]
         for r in result["ratios"]:
@@ -76,7 +77,8 @@ def _circumstances(result: dict[str, Any]) -> list[str]:
     settings = ", ".join(f"{name} {_plain(value)}" for name, value in result["settings"].items())
     return [
         f"`{result['command']}` at commit {result['commit']}, {result['date']}, on {machine['processor']} with "
-        f"{machine['cores']} cores and {machine['memory_gib']} GiB. Settings: {settings}. Versions: {versions}."
+        f"{machine['cores']} cores and {machine['memory_gib']} GiB. "
+        f"{f'Settings: {settings}. ' if settings else ''}Versions: {versions}."
     ]
 
 

@@ -79,7 +79,7 @@ class Record:
             "benchmark": self.benchmark,
             "question": self.question,
             "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-            "commit": _commit(),
+            "commit": commit(),
             "date": time.strftime("%Y-%m-%d"),
             "machine": _machine(),
             "versions": self.versions,
@@ -198,7 +198,9 @@ def _processor() -> str:
     return platform.processor()
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Short hash of the commit, and whether code that is measured differs from it."""
+
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
 
