@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.injection.independent import tasks
-from tests.injection.independent.cases import CLEAN, Case, all_cases
+from tests.injection.independent import scored, tasks
+from tests.injection.independent.cases import CLEAN, ONSETS, Case, all_cases
+from tests.injection.independent.expect import expected_by_rule
 from tests.injection.independent.expectations import EXPECTED
 from tests.injection.independent.faults import FAULTS
 from tests.injection.independent.policy import Policy, base_policy
@@ -164,3 +165,39 @@ def test_cases_have_names_of_their_own_and_expectations_fit_one() -> None:
     for case in cases:
         found = truth(case)
         assert found["fault"] is None or (found["changed"] and 1 <= found["onset_step"] < found["steps"])
+
+
+def test_scored_runs_share_no_seed_task_or_magnitude_with_those_for_tuning() -> None:
+    tuning, held_back = all_cases(), all_cases("scored")
+    assert not {c.name for c in tuning if c.fault} & {c.name for c in held_back if c.fault}
+    for part in ("task", "seed"):
+        assert not {getattr(c.recipe, part) for c in tuning} & {getattr(c.recipe, part) for c in held_back}
+    plain, task = CLEAN["copy-grpo"].conditions, TASKS["copy"]
+    for name, fault in scored.SCORED.items():
+        known = {level(plain, task) for level in FAULTS[name].levels}
+        same = {level(plain, task) for level in fault.levels} & known
+        assert len(same) < len(fault.levels)
+
+
+def test_every_fault_is_scored_at_every_onset() -> None:
+    names = [c.name for c in all_cases("scored") if c.fault]
+    assert len(set(names)) == len(names)
+    for name in FAULTS:
+        assert {n.split(".")[1] for n in names if n.startswith(f"scored-{name}.")} == set(ONSETS)
+
+
+def test_the_rule_calls_a_run_like_its_twin_faint(clean: list[Step], tmp_path: Path) -> None:
+    for name in ("twin", "run"):
+        log = TrlLog(replace(CLEAN[CLEAN_NAME], steps=STEPS))
+        for step in clean:
+            log.add(step)
+        log.write(tmp_path / name)
+    found = {
+        "logs": {"trl": "trl/trainer_state.json"},
+        "clean_twin": "twin",
+        "fault": "entropy_collapse",
+        "onset_step": 1,
+        "steps": STEPS,
+        "signals": ["entropy", "reward"],
+    }
+    assert expected_by_rule(tmp_path / "run", found)[0] == "faint"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tests.injection.independent import scored
 from tests.injection.independent.faults import FAULTS, Conditions, Fault
 from tests.injection.independent.tasks import TASKS
 from tests.injection.independent.trainer import Recipe
@@ -39,18 +41,7 @@ CLEAN = {
     "sort-biased": Recipe("sort", biased=True, seed=15, steps=150, conditions=_HALF),
     "largest-biased": Recipe("largest", biased=True, seed=16, loss="grpo", conditions=_HALF),
 }
-_BIASED = tuple(name for name, recipe in CLEAN.items() if recipe.biased)
-_PLAIN = tuple(name for name, recipe in CLEAN.items() if not recipe.biased)
-
-# Faults that show in the comparison of sampler and trainer need a log that has it; the anchor needs the KL.
-_SAMPLING = tuple(name for name in _PLAIN if (recipe := CLEAN[name]).logs_sampling and recipe.log_every == 1)
-_KL = tuple(name for name in _PLAIN if (recipe := CLEAN[name]).conditions.beta and recipe.log_every == 1)
-# Long prompts are no harder where the answer is one digit.
-_LONG = tuple(name for name in _PLAIN if TASKS[CLEAN[name].task].longest_answer > 1)
-# A policy whose likeliest reply is right only gains from certainty.
-_RECIPES = {"kl_anchor_too_strong": _KL, "tasks_too_hard": _LONG, "entropy_collapse": _BIASED} | dict.fromkeys(
-    ("stale_batches", "sampler_temperature", "stale_weights", "quantised_sampler"), _SAMPLING
-)
+RECIPES = CLEAN | scored.CLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class Case:
     @property
     def recipe(self) -> Recipe:
         """The clean recipe."""
-        return CLEAN[self.clean]
+        return RECIPES[self.clean]
 
     def conditions(self, step: int) -> Conditions:
         """Those of one step."""
@@ -78,13 +69,46 @@ class Case:
         return replace(changed, poisoned=changed.poisoned and step == self.onset)
 
 
-def all_cases() -> list[Case]:
-    """Clean runs first. A fault meets another recipe at each onset, and the same at all magnitudes of that onset."""
-    cases = [Case(f"clean.{name}", name) for name in CLEAN]
-    for place, fault in enumerate(FAULTS.values()):
-        recipes = _RECIPES.get(fault.name, _PLAIN)
+def all_cases(split: str = "tuning") -> list[Case]:
+    """Clean runs first. A fault meets another recipe at each onset, and the same at all magnitudes of that onset.
+
+    ``tuning`` has every magnitude at every onset; ``scored`` the stronger one at each, the weaker one at the first two.
+    """
+    if split == "scored":
+        skipped = {("late", 1)}
+        return _cases(scored.CLEAN, scored.SCORED, skipped, mark="scored-")
+    return _cases(CLEAN, FAULTS, set(), mark="")
+
+
+def _cases(
+    clean: Mapping[str, Recipe], faults: Mapping[str, Fault], skipped: set[tuple[str, int]], mark: str
+) -> list[Case]:
+    cases = [Case(f"clean.{name}", name) for name in clean]
+    for place, fault in enumerate(faults.values()):
+        recipes = _recipes(clean, fault.name)
         for turn, (onset_name, share) in enumerate(ONSETS.items()):
-            clean = recipes[(place + turn * 5) % len(recipes)]
-            onset = round(share * CLEAN[clean].steps) + 1
-            cases += [Case(f"{fault.name}.{onset_name}.{level}", clean, fault, level, onset) for level in (1, 2, 3)]
+            name = recipes[(place + turn * 5) % len(recipes)]
+            onset = round(share * clean[name].steps) + 1
+            cases += [
+                Case(f"{mark}{fault.name}.{onset_name}.{level}", name, fault, level, onset)
+                for level in range(1, len(fault.levels) + 1)
+                if (onset_name, level) not in skipped
+            ]
     return cases
+
+
+def _recipes(clean: Mapping[str, Recipe], fault: str) -> tuple[str, ...]:
+    """Those on which a fault can show."""
+    plain = [name for name, recipe in clean.items() if not recipe.biased]
+    match fault:
+        case "kl_anchor_too_strong":  # needs the KL
+            kept = [name for name in plain if clean[name].conditions.beta and clean[name].log_every == 1]
+        case "tasks_too_hard":  # long prompts are no harder where the answer is one digit
+            kept = [name for name in plain if TASKS[clean[name].task].longest_answer > 1]
+        case "entropy_collapse":  # a policy whose likeliest reply is right only gains from certainty
+            kept = [name for name, recipe in clean.items() if recipe.biased]
+        case "stale_batches" | "sampler_temperature" | "stale_weights" | "quantised_sampler":
+            kept = [name for name in plain if clean[name].logs_sampling and clean[name].log_every == 1]
+        case _:
+            kept = plain
+    return tuple(kept)

@@ -46,7 +46,7 @@ def main() -> None:
 
 def compare(run: Path, truth: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """Both distances of each signal of the fault that is logged."""
-    twin, own = (_series(path / truth["logs"]["trl"]) for path in (run.parent / truth["clean_twin"], run))
+    twin, own = (series_of(path / truth["logs"]["trl"]) for path in (run.parent / truth["clean_twin"], run))
     found = {}
     for key in [*truth["signals"], "reward - eval_reward"] if "eval_reward" in truth["signals"] else truth["signals"]:
         if key not in own or key not in twin:
@@ -78,7 +78,7 @@ def _spread(values: Sequence[float], window: int) -> float:
     return max(pstdev(values), 0.02 * abs(fmean(values)), 1e-6) / math.sqrt(window)
 
 
-def _series(path: Path) -> Series:
+def series_of(path: Path) -> Series:
     """Values of each key with their steps; and how far the reward lies above the held-out one, as last measured."""
     series: Series = {}
     held_out = math.nan

@@ -40,26 +40,29 @@ Change = Callable[[Conditions, Task], Conditions]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A cause, where it is, where it shows, and what three magnitudes of it change."""
+    """A cause, where it is, where it shows, and what each magnitude of it changes, the weakest first."""
 
     name: str
     cause: str
     cause_layer: str
     symptom_layer: str
     signals: tuple[str, ...]
-    levels: tuple[Change, Change, Change]
+    levels: tuple[Change, ...]
     expected: str = "finding"  # or "info": worth saying, nothing is broken
 
 
-def _set(**values: object) -> Change:
+def setting(**values: object) -> Change:
+    """A change of these conditions."""
     return lambda c, _: replace(c, **values)  # type: ignore[arg-type]
 
 
-def _rate(factor: float) -> Change:
+def rate_times(factor: float) -> Change:
+    """The learning rate times a factor."""
     return lambda c, _: replace(c, learning_rate=c.learning_rate * factor)
 
 
-def _cap(of: Callable[[int], int]) -> Change:
+def cap_of(of: Callable[[int], int]) -> Change:
+    """A cap on reply length that depends on the digits of the longest answer."""
     return lambda c, task: replace(c, completion_cap=of(task.longest_answer))
 
 
@@ -81,7 +84,7 @@ FAULTS = {
             ENVIRONMENT,
             ENVIRONMENT,
             ("reward", "eval_reward"),
-            (_set(shortcut_pay=0.5), _set(shortcut_pay=1.0), _set(shortcut_pay=2.0)),
+            (setting(shortcut_pay=0.5), setting(shortcut_pay=1.0), setting(shortcut_pay=2.0)),
         ),
         Fault(
             "length_hack",
@@ -89,7 +92,7 @@ FAULTS = {
             ENVIRONMENT,
             POLICY,
             ("completions/mean_length", "reward", "eval_reward"),
-            (_set(length_pay=0.5), _set(length_pay=1.0), _set(length_pay=2.0)),
+            (setting(length_pay=0.5), setting(length_pay=1.0), setting(length_pay=2.0)),
         ),
         Fault(
             "grader_rejects_all",
@@ -97,7 +100,7 @@ FAULTS = {
             ENVIRONMENT,
             ENVIRONMENT,
             ("reward", "frac_reward_zero_std", "eval_reward"),
-            (_set(rejected_share=0.35), _set(rejected_share=0.7), _set(rejected_share=1.0)),
+            (setting(rejected_share=0.35), setting(rejected_share=0.7), setting(rejected_share=1.0)),
         ),
         Fault(
             "grader_accepts_all",
@@ -105,7 +108,7 @@ FAULTS = {
             ENVIRONMENT,
             ENVIRONMENT,
             ("reward", "frac_reward_zero_std", "eval_reward"),
-            (_set(accepted_share=0.35), _set(accepted_share=0.7), _set(accepted_share=1.0)),
+            (setting(accepted_share=0.35), setting(accepted_share=0.7), setting(accepted_share=1.0)),
         ),
         Fault(
             "noisy_grader",
@@ -113,7 +116,7 @@ FAULTS = {
             ENVIRONMENT,
             ENVIRONMENT,
             ("reward", "eval_reward"),
-            (_set(flipped_share=0.15), _set(flipped_share=0.3), _set(flipped_share=0.5)),
+            (setting(flipped_share=0.15), setting(flipped_share=0.3), setting(flipped_share=0.5)),
         ),
         Fault(
             "tasks_too_hard",
@@ -121,7 +124,7 @@ FAULTS = {
             ENVIRONMENT,
             POLICY,
             ("reward", "frac_reward_zero_std"),
-            (_set(hard_share=0.5), _set(hard_share=0.8), _set(hard_share=1.0)),
+            (setting(hard_share=0.5), setting(hard_share=0.8), setting(hard_share=1.0)),
         ),
         Fault(
             "saturation",
@@ -129,7 +132,7 @@ FAULTS = {
             ENVIRONMENT,
             POLICY,
             ("reward", "frac_reward_zero_std"),
-            (_set(easy_share=0.5), _set(easy_share=0.8), _set(easy_share=1.0)),
+            (setting(easy_share=0.5), setting(easy_share=0.8), setting(easy_share=1.0)),
             expected="info",
         ),
         Fault(
@@ -138,7 +141,7 @@ FAULTS = {
             POLICY,
             POLICY,
             ("grad_norm", "entropy", "kl", "reward", "learning_rate"),
-            (_rate(10), _rate(40), _rate(200)),
+            (rate_times(10), rate_times(40), rate_times(200)),
         ),
         Fault(
             "learning_rate_too_low",
@@ -146,7 +149,7 @@ FAULTS = {
             POLICY,
             POLICY,
             ("reward", "learning_rate"),
-            (_rate(0.1), _rate(0.02), _rate(0.001)),
+            (rate_times(0.1), rate_times(0.02), rate_times(0.001)),
         ),
         Fault(
             "kl_anchor_too_strong",
@@ -154,7 +157,7 @@ FAULTS = {
             POLICY,
             POLICY,
             ("kl", "reward", "loss"),
-            (_set(beta=0.3), _set(beta=2.0), _set(beta=20.0)),
+            (setting(beta=0.3), setting(beta=2.0), setting(beta=20.0)),
         ),
         Fault(
             "entropy_collapse",
@@ -162,7 +165,7 @@ FAULTS = {
             POLICY,
             POLICY,
             ("entropy", "reward", "frac_reward_zero_std"),
-            (_set(entropy_bonus=-0.1), _set(entropy_bonus=-0.5), _set(entropy_bonus=-3.0)),
+            (setting(entropy_bonus=-0.1), setting(entropy_bonus=-0.5), setting(entropy_bonus=-3.0)),
         ),
         Fault(
             "entropy_explosion",
@@ -170,7 +173,7 @@ FAULTS = {
             POLICY,
             POLICY,
             ("entropy", "reward"),
-            (_set(entropy_bonus=0.05), _set(entropy_bonus=0.25), _set(entropy_bonus=1.0)),
+            (setting(entropy_bonus=0.05), setting(entropy_bonus=0.25), setting(entropy_bonus=1.0)),
         ),
         Fault(
             "frozen_parameters",
@@ -178,7 +181,7 @@ FAULTS = {
             POLICY,
             POLICY,
             ("grad_norm", "reward"),
-            (_set(frozen_share=0.5), _set(frozen_share=0.9), _set(frozen_share=1.0)),
+            (setting(frozen_share=0.5), setting(frozen_share=0.9), setting(frozen_share=1.0)),
         ),
         Fault(
             "non_finite_gradient",
@@ -186,7 +189,7 @@ FAULTS = {
             POLICY,
             POLICY,
             ("grad_norm",),
-            (_set(infinite_gradient_every=25), _set(infinite_gradient_every=4), _set(poisoned=True)),
+            (setting(infinite_gradient_every=25), setting(infinite_gradient_every=4), setting(poisoned=True)),
         ),
         Fault(
             "batch_reuse",
@@ -195,9 +198,9 @@ FAULTS = {
             POLICY,
             ("entropy", "kl", "grad_norm", "reward"),
             (
-                _set(updates_per_batch=4, clipped=False),
-                _set(updates_per_batch=12, clipped=False),
-                _set(updates_per_batch=30, clipped=False),
+                setting(updates_per_batch=4, clipped=False),
+                setting(updates_per_batch=12, clipped=False),
+                setting(updates_per_batch=30, clipped=False),
             ),
         ),
         Fault(
@@ -206,7 +209,7 @@ FAULTS = {
             SCHEDULE,
             LOGPROBS,
             ("sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean", "reward"),
-            (_set(lag=3), _set(lag=10), _set(lag=25)),
+            (setting(lag=3), setting(lag=10), setting(lag=25)),
         ),
         Fault(
             "sampler_temperature",
@@ -214,7 +217,7 @@ FAULTS = {
             LOGPROBS,
             LOGPROBS,
             ("sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean"),
-            (_set(sampler_temperature=0.85), _set(sampler_temperature=0.7), _set(sampler_temperature=0.5)),
+            (setting(sampler_temperature=0.85), setting(sampler_temperature=0.7), setting(sampler_temperature=0.5)),
         ),
         Fault(
             "stale_weights",
@@ -222,7 +225,7 @@ FAULTS = {
             ROLLOUT,
             LOGPROBS,
             ("sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean", "reward"),
-            (_set(sync_every=5), _set(sync_every=20), _set(sync_every=0)),
+            (setting(sync_every=5), setting(sync_every=20), setting(sync_every=0)),
         ),
         Fault(
             "same_seed_in_group",
@@ -230,7 +233,7 @@ FAULTS = {
             ROLLOUT,
             POLICY,
             ("frac_reward_zero_std", "entropy", "reward"),
-            (_set(copies=2), _set(copies=4), _set(copies=8)),
+            (setting(copies=2), setting(copies=4), setting(copies=8)),
         ),
         Fault(
             "truncation_cap",
@@ -238,7 +241,7 @@ FAULTS = {
             ROLLOUT,
             ROLLOUT,
             ("completions/clipped_ratio", "completions/mean_length", "reward"),
-            (_cap(lambda n: n + 3), _cap(lambda n: n + 1), _cap(lambda n: (n + 1) // 2)),
+            (cap_of(lambda n: n + 3), cap_of(lambda n: n + 1), cap_of(lambda n: (n + 1) // 2)),
         ),
         Fault(
             "quantised_sampler",
@@ -246,7 +249,7 @@ FAULTS = {
             PARALLEL,
             LOGPROBS,
             ("sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean"),
-            (_set(engine_bits=6), _set(engine_bits=4), _set(engine_bits=3)),
+            (setting(engine_bits=6), setting(engine_bits=4), setting(engine_bits=3)),
         ),
     )
 }

@@ -26,11 +26,14 @@ def main() -> None:
     """Make what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="directory of runs; made if it is not there")
+    parser.add_argument(
+        "--split", choices=("tuning", "scored"), default="tuning", help="which recipes (default: tuning)"
+    )
     parser.add_argument("--only", nargs="+", metavar="PART", help="names that start with one of these")
     parser.add_argument("--list", action="store_true", help="print the names, run nothing")
     parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th run from the I-th on")
     options = parser.parse_args()
-    cases = [case for case in all_cases() if not options.only or case.name.startswith(tuple(options.only))]
+    cases = [case for case in all_cases(options.split) if not options.only or case.name.startswith(tuple(options.only))]
     if not cases:
         parser.error(f"no run starts with {' or '.join(options.only)}; --list prints the names")
     index, count = (int(part) for part in options.share.split("/"))

@@ -45,6 +45,10 @@ TASKS = {
         Task("digit_sum", lambda d: [sum(d) // 10, sum(d) % 10], (2, 2), 2),
         Task("parity", lambda d: [sum(d) % 2], (2, 4), 1, alphabet=2),
         Task("largest", lambda d: [max(d)], (3, 5), 1),
+        Task("rotate", lambda d: [*d[1:], d[0]], (2, 3), 3),
+        Task("increment", lambda d: [(x + 1) % 10 for x in d], (2, 3), 3),
+        Task("ends", lambda d: [d[0], d[-1]], (3, 4), 2),
+        Task("smallest", lambda d: [min(d)], (3, 5), 1),
     )
 }
 
