@@ -11,7 +11,8 @@ What the shape says follows from definitions:
   from the reported distribution: log-probs from before the temperature.
 - If q is p cut to a top set and renormalised, d = log(kept mass) <= 0 for every token: mean d = -mean |d|.
 - Old weights: after k updates the gap is about k times that of one; a temperature, a prompt or rounding makes one that
-  is there at once and stays.
+  is there at once and stays. Data of a fixed age makes one that grows for as many updates and then stays.
+- A sampler colder than the trainer draws no token that is much less likely in the trainer (`cold_tail`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from posttrain.faultmap.gap_shape import COLD_SHARE, LEVEL, cold_tail, levels_off, resets
 from posttrain.faultmap.history import Course, Facts, History, Steps, Values
 from posttrain.faultmap.patterns import rolling_median
 from posttrain.faultmap.patterns_events import Episode, episode, first_of, lowest_so_far
@@ -35,6 +37,8 @@ SIGMAS = 4.0
 DIRECTION = 1.4
 RAMP = 1.7
 """A gap of 1, 2, 3, 4... has 2.3 times its first half in the second; one that stays has 1."""
+NO_RAMP = 1.15
+"""Under it the gap had its size at once: what grows later follows the policy, not the number of updates."""
 TOO_LARGE = 0.12
 """Nats: number formats alone do not reach it between two computations in float32."""
 SURE_SIGMAS = 8.0
@@ -54,7 +58,8 @@ class Signature:
     """Shape of d over a stretch; NaN where it is not logged.
 
     ``direction`` is (mean of -log p of sampled tokens - entropy) / mean |d|, with ``direction_sigmas`` of noise;
-    ``bias`` mean d / mean |d|, with ``bias_sigmas``; ``first_token`` the first token's mean |d| over that of all.
+    ``bias`` mean d / mean |d|, with ``bias_sigmas``; ``first_token`` the first token's mean |d| over that of all;
+    ``cold`` the share of points without a token that is much less likely in the trainer.
     """
 
     direction: float
@@ -63,11 +68,18 @@ class Signature:
     bias_sigmas: float
     ratio_max: float
     first_token: float
+    cold: float
 
     @property
     def is_temperature(self) -> bool:
         """Tokens come from the same distribution at another temperature, or are reported before it."""
-        return (abs(self.direction) >= DIRECTION and self.direction_sigmas >= SIGMAS) or self.is_unscaled
+        has_direction = abs(self.direction) >= DIRECTION and self.direction_sigmas >= SIGMAS
+        return has_direction or self.is_unscaled or self.is_cold
+
+    @property
+    def is_cold(self) -> bool:
+        """No sampled token is much less likely in the trainer, while others are much likelier."""
+        return self.cold >= COLD_SHARE
 
     @property
     def is_unscaled(self) -> bool:
@@ -151,7 +163,7 @@ def signature(history: History, d: Course, start: int) -> Signature:
     top = _at(history, "logprobs/ratio_max", steps)
     return Signature(
         _quotient(cross, mean), _sigmas(cross), _quotient(bias, mean), _sigmas(bias), _largest(top),
-        _quotient(first, mean),
+        _quotient(first, mean), cold_tail(history, steps),
     )  # fmt: skip
 
 
@@ -190,7 +202,8 @@ def _opened(history: History, d: Course) -> Episode | None:
     values, n = d.values, len(d)
     if n < 4:
         return None
-    settle = 1 if values[0] < EXACT else 2
+    starts_exact = values[0] < EXACT or float(values[1:4].min()) > 10.0 * values[0]
+    settle = 1 if starts_exact else 2
     low = np.concatenate([[np.nan], lowest_so_far(rolling_median(values, 5), settle)[:-1]])
     noise_floor = 0.01 if _may_lag(history) else 0.004
     sick = values > 4.0 * low + noise_floor
@@ -230,9 +243,17 @@ def _explain_opened(history: History, d: Course, found: Episode) -> Gap | None:
         "numerics_differ", 0.5, "",
     )  # fmt: skip
     cause, confidence, reason = _why_opened(history, opened)
-    if cause == "data_too_old" and late < 0.1:
+    if cause == "data_too_old" and _is_tolerable(opened, start):
         return None
     return replace(opened, cause=cause, confidence=confidence, reason=reason)
+
+
+def _is_tolerable(gap: Gap, start: int) -> bool:
+    """A small gap of old data; a run that is made so from the start may have a larger one."""
+    if np.isfinite(gap.aged):
+        return gap.level < 0.1
+    highest = float(rolling_median(gap.course.values[start:], 5).max())
+    return highest < (0.1 if start <= 2 else 0.03)
 
 
 def _ramp(after: Values) -> float:
@@ -247,6 +268,14 @@ def _why_opened(history: History, gap: Gap) -> tuple[str, float, str]:
         return "data_too_old", 0.7, f"the data became {gap.aged:.1f} versions older at the same time"
     if sign.is_support:
         return "support_not_matched", 0.8, "every token is less likely in the trainer, by the mass cut off"
+    after = d.values[start:]
+    back = resets(after, gap.before, EXACT)
+    if back >= 2 or (back == 1 and len(after) >= 8):
+        return "stale_weights", 0.85, "it falls back to nothing now and then and grows again with each update"
+    if sign.is_cold and not np.isfinite(gap.aged):
+        return "temperature_not_matched", 0.75, "no sampled token is much less likely in the trainer, some far likelier"
+    if levels_off(after):
+        return "data_too_old", 0.65, "it grew with each of the first updates and then stayed, as data of one age does"
     if gap.ramp >= RAMP:
         return "stale_weights", 0.85, "it grew with each of the first updates, as the trainer moved on"
     if sign.is_unscaled:
@@ -259,23 +288,30 @@ def _why_opened(history: History, gap: Gap) -> tuple[str, float, str]:
             0.8,
             f"it is there at once and has a direction ({sign.direction:+.1f} of its size)",
         )
-    if gap.growth > 1.5:
+    if gap.growth > 1.5 and not (gap.shape is Shape.JUMP and gap.ramp < NO_RAMP):
         return "stale_weights", 0.75, f"it grew {gap.growth:.1f} times since it opened, as the trainer moved on"
     if not np.isfinite(gap.ramp) or _is_back_at_start(history, d, start):
         return "stale_weights", 0.55, "it opened at once while the trainer's weights moved"
-    return _why_level(gap)
+    stays = len(after) >= 10 and gap.growth < LEVEL
+    return _why_level(gap, is_level=stays and _has_learnt(history, d, start))
 
 
-def _why_level(gap: Gap) -> tuple[str, float, str]:
-    """It came at once, stays, and has no direction."""
+def _why_level(gap: Gap, *, is_level: bool) -> tuple[str, float, str]:
+    """It came at once and has no direction. ``is_level``: it stays, and old weights would have shown in the reward."""
     is_large = gap.before < EXACT and gap.level >= TOO_LARGE
     if gap.signature.is_prompt or is_large:
         return "prompt_handled_differently", 0.5, "it is there at once, and larger than rounding makes it"
-    if gap.shape is Shape.JUMP and gap.level >= max(TOO_LARGE, 8.0 * gap.before):
+    if gap.shape is Shape.JUMP and gap.level >= max(TOO_LARGE, 8.0 * gap.before) and not is_level:
         return "stale_weights", 0.5, f"it is {gap.level / gap.before:.0f} times what rounding made before"
     if gap.shape is Shape.JUMP:
         return "numerics_differ", 0.5, "it is there at once, stays at one level and has no direction"
     return "numerics_differ", 0.5, "it grows slowly, from a level that rounding explains"
+
+
+def _has_learnt(history: History, d: Course, start: int) -> bool:
+    """By then the reward stood so far above its start that a return to old weights could be seen."""
+    p = progress(history, d.steps)
+    return p.known and start >= 5 and _around(history, p.name, d, start)[0] - p.start > 0.2 * p.span
 
 
 def _is_back_at_start(history: History, d: Course, start: int) -> bool:
@@ -305,7 +341,8 @@ def _from_start(history: History, d: Course) -> Gap | None:
     level, sign = float(np.median(d.values[:SIGNATURE_POINTS])), signature(history, d, 0)
     rounding = rounding_level(history.facts)
     is_temperature = sign.is_temperature and not _lags(history)
-    is_sure = sign.is_support or (is_temperature and max(sign.direction_sigmas, sign.bias_sigmas) >= SURE_SIGMAS)
+    is_directed = is_temperature and max(sign.direction_sigmas, sign.bias_sigmas) >= SURE_SIGMAS
+    is_sure = sign.is_support or sign.is_cold or is_directed
     is_prompt = sign.is_prompt and level * sign.first_token >= 2.0 * rounding
     if level < rounding and not (level >= 0.002 and is_sure) and not is_prompt:
         return None
@@ -330,6 +367,8 @@ def _why_from_start(
         return "support_not_matched", 0.85, "every token is less likely in the trainer, by the mass cut off"
     if sign.is_unscaled:
         return "temperature_not_matched", 0.85, "the reported log-probs are not of the distribution sampled from"
+    if is_temperature and sign.is_cold:
+        return "temperature_not_matched", 0.75, "no sampled token is much less likely in the trainer, some far likelier"
     if is_temperature:
         side = "hotter" if sign.direction > 0 else "colder"
         return "temperature_not_matched", 0.85, f"the tokens come from a {side} distribution than the trainer's"

@@ -44,7 +44,7 @@ def judge(history: History) -> Sequence[Finding]:
 
 def _severity(history: History, gap: Gap) -> Severity:
     if gap.shape is Shape.FROM_START and gap.cause == "numerics_differ":
-        tolerable = max(2.0 * rounding_level(history.facts), 0.02)
+        tolerable = max(1.5 * rounding_level(history.facts), 0.02)
         return Severity.WARN if gap.level > tolerable else Severity.INFO
     p = progress(history, gap.course.steps)
     if gap.level >= SEVERE and p.known and bool(p.fallen()[-1]):
@@ -91,13 +91,16 @@ DETECTOR = Detector(
     title="Sampler and trainer are not the same policy",
     pattern="Mean |d| of the first 20 points above what the number format explains (0.06 nats, 0.002 in float32), or "
     "of a clear direction (0.002 and more); or three points in a row above 4 times the lowest level so far plus 0.004 "
-    "nats (0.01 where the age of the data is unknown), also relative to the root of the entropy.",
+    "nats (0.01 where the age of the data is unknown), also relative to the root of the entropy. One that falls back "
+    "to nothing and grows again: weights that arrive now and then; one that grows for some updates and then stays: old "
+    "data; one without a token that is much less likely in the trainer: a colder sampler.",
     needs=(("logprobs/mismatch_mean", "logprobs/mismatch_k3", "logprobs/probability_difference_mean"),),
     judge=judge,
     sharpened_by=(
         "logprobs/mismatch_bias",
         "logprobs/first_token_mismatch_mean",
         "logprobs/ratio_max",
+        "logprobs/mismatch_max",
         "policy/entropy",
         "policy/sampled_entropy",
         "schedule/staleness_mean",
