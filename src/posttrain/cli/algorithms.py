@@ -8,8 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from posttrain.cli.console import PipeConsole
+from posttrain.cli.fixed_algorithms import print_fixed_row, print_fixed_table
 from posttrain.settings.algorithms import ROWS, algorithm_row
 from posttrain.settings.field import rationale
+from posttrain.settings.fixed_algorithms import FIXED_ROWS
 from posttrain.settings.objective import ObjectiveSpec
 from posttrain.settings.rows.row import AlgorithmRow
 
@@ -21,13 +23,18 @@ def print_table(console: Console | None = None) -> None:
         target.print(Text.assemble((row.name, "bold"), f"  {row.title}"))
         target.print(Padding(Text(_summary(row.spec), style="dim"), (0, 0, 0, 4)))
         target.print(Padding(Text(f"addresses {row.addresses}"), (0, 0, 0, 4)))
+    target.print(Text("\non fixed data, given as [data]", style="bold"))
+    print_fixed_table(target)
     target.print('\nOne in full: posttrain algorithms NAME. Use one: policy.algorithm = "NAME".', highlight=False)
 
 
 def print_row(name: str, console: Console | None = None) -> None:
     """Everything about one algorithm. Raises InputError naming the nearest one."""
-    row = algorithm_row(name)
     target = console or PipeConsole()
+    if name in FIXED_ROWS:
+        print_fixed_row(name, target)
+        return
+    row = algorithm_row(name)
     target.print(Text(f"{row.name}: {row.title}", style="bold"))
     for heading, lines in _sections(row):
         target.print(Text(f"\n{heading}", style="bold"))

@@ -10,7 +10,17 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from posttrain.errors import InputError
-from posttrain.settings.schema import ENVIRONMENT_KINDS, Path, allowed, dotted, field_at, homes_of, model_at, section_of
+from posttrain.settings.schema import (
+    ENVIRONMENT_KINDS,
+    Path,
+    allowed,
+    dotted,
+    field_at,
+    homes_of,
+    model_at,
+    root_of,
+    section_of,
+)
 from posttrain.settings.source import Source
 
 
@@ -47,7 +57,7 @@ def unknown_name(path: Path, value: object, data: Mapping[str, Any], source: Sou
     names = list(model.model_fields) if model else []
     prefix = dotted(path[:-1]) + "." if len(path) > 1 else ""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    homes = homes_of(name)
+    homes = homes_of(name, root_of(data))
     if homes:
         fix = f"It belongs elsewhere: {' or '.join(homes)}."
     elif close:

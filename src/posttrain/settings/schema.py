@@ -11,6 +11,8 @@ from pydantic.fields import FieldInfo
 
 from posttrain.settings.environments import EnvironmentSettings
 from posttrain.settings.field import Section
+from posttrain.settings.fixed import FixedSettings
+from posttrain.settings.fixed_algorithms import FIXED_ROWS
 from posttrain.settings.tree import Settings
 
 Path = tuple[str, ...]
@@ -19,6 +21,14 @@ ENVIRONMENT_KINDS: dict[str, type[Section]] = {
     str(model.model_fields["kind"].default): model for model in get_args(get_args(EnvironmentSettings)[0])
 }
 """The models of ``[environments.NAME]`` by their ``kind``."""
+
+
+def root_of(data: Mapping[str, Any]) -> type[Settings] | type[FixedSettings]:
+    """Which tree plain data fills: that of a run on fixed data if its algorithm is one, or if only it has its rows."""
+    policy = data.get("policy")
+    algorithm = policy.get("algorithm") if isinstance(policy, Mapping) else None
+    rows_alone = "data" in data and "environments" not in data
+    return FixedSettings if (isinstance(algorithm, str) and algorithm in FIXED_ROWS) or rows_alone else Settings
 
 
 def dotted(path: Path) -> str:
@@ -36,7 +46,7 @@ def section_of(annotation: Any) -> type[Section] | None:
 
 def model_at(path: Path, data: Mapping[str, Any]) -> type[Section] | None:
     """The model of the table at ``path``; ``data`` decides the kind of an environment. ``None``: no closed table."""
-    model: type[Section] | None = Settings
+    model: type[Section] | None = root_of(data)
     node: Any = data
     position = 0
     while position < len(path) and model is not None:
@@ -72,10 +82,10 @@ def walk(model: type[Section], prefix: Path = ()) -> Iterator[tuple[Path, FieldI
             yield (*prefix, name), info
 
 
-def homes_of(name: str) -> list[str]:
-    """Dotted names of every setting called ``name``, wherever it stands."""
-    found = [dotted(path) for path, _ in walk(Settings) if path[-1] == name]
-    if any(name in model.model_fields for model in ENVIRONMENT_KINDS.values()):
+def homes_of(name: str, root: type[Section] = Settings) -> list[str]:
+    """Dotted names of every setting called ``name``, wherever it stands in the tree ``root``."""
+    found = [dotted(path) for path, _ in walk(root) if path[-1] == name]
+    if root is Settings and any(name in model.model_fields for model in ENVIRONMENT_KINDS.values()):
         found.append(f"environments.NAME.{name}")
     return found
 
