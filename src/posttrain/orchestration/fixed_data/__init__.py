@@ -1,0 +1,1 @@
+"""Training on rows of a file: preference, supervised and reward-model training."""
