@@ -128,3 +128,17 @@ def test_only_signals_that_posttrain_does_not_write_are_marked_so() -> None:
     unwritten = {name for name, signal in SIGNALS.items() if not signal.written}
     assert "policy/critic_loss" in unwritten
     assert not unwritten & {"reward/mean", "policy/entropy", "evaluation/{environment}/reward_mean"}
+
+
+@pytest.mark.parametrize("framework", [f for f in Framework if f is not Framework.POSTTRAIN])
+def test_what_scripts_add_to_a_log_means_the_same_in_every_framework(framework: Framework) -> None:
+    for key, signal in (
+        ("eval/accuracy", "evaluation/eval/pass@1"),
+        ("val_acc", "evaluation/eval/pass@1"),
+        ("critic/vf_explained_var", "policy/critic_explained_variance"),
+    ):
+        found = find_alias(framework, key)
+        assert found is not None, key
+        assert found[0] == signal, key
+    # A key of another framework that nobody adds by hand stays unknown.
+    assert framework in (Framework.VERL, Framework.PLAIN) or find_alias(framework, "actor/pg_clipfrac_lower") is None

@@ -175,7 +175,8 @@ def _candidates(
             signal, alias = found
             # A key without a single number says less than any other.
             penalty = 0 if np.isfinite(column.values).any() else len(ranks) + 1
-            candidates.setdefault(signal, []).append(_Key(name, alias, ranks.get(alias, -1) + penalty))
+            own = -1 if alias.key == signal else len(ranks)
+            candidates.setdefault(signal, []).append(_Key(name, alias, ranks.get(alias, own) + penalty))
         elif name not in _COUNTERS:
             unmapped.append(Unmapped(name, len(column.rows)))
     return candidates, tuple(sorted(unmapped, key=lambda one: one.key))

@@ -108,7 +108,7 @@ def find_alias(framework: Framework, key: str) -> tuple[str, Alias] | None:
     """The signal a key stands for, parameters filled in, and the alias; ``None`` for a key nobody listed.
 
     posttrain's own names stand for themselves in every framework. In a plain table the names of all frameworks are
-    tried.
+    tried; in a framework's log those that every framework's users add.
     """
     own = _own(key)
     if framework is Framework.POSTTRAIN or (own is not None and framework is Framework.PLAIN):
@@ -123,6 +123,8 @@ def find_alias(framework: Framework, key: str) -> tuple[str, Alias] | None:
             if found is not None:
                 return found
         return None
+    if own is None and key in plain.ADDED_KEYS:
+        return _table(Framework.PLAIN).find(key)
     return own
 
 

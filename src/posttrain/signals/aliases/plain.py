@@ -18,7 +18,6 @@ _PAIRS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("policy/clip_fraction", ("clip_fraction", "clipfrac", "clip_frac", "clip_ratio")),
     ("policy/approx_kl", ("approx_kl", "ppo_kl")),
     ("policy/anchor_kl", ("kl", "kl_ref", "ref_kl", "kl_to_ref", "kl_loss")),
-    ("policy/critic_loss", ("value_loss", "vf_loss", "critic_loss")),
     ("policy/ratio_mean", ("ratio_mean", "importance_ratio")),
     ("policy/ratio_max", ("ratio_max",)),
     ("logprobs/mismatch_k3", ("mismatch_kl", "rollout_kl")),
@@ -27,11 +26,29 @@ _PAIRS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("rollout/truncated_share", ("truncated", "truncation_rate", "clipped_ratio", "truncated_share")),
     ("time/step", ("step_time", "time_per_step")),
     ("run/epoch", ("epoch",)),
-    ("evaluation/eval/reward_mean", ("eval_reward", "val_reward", "eval/reward", "val/reward", "eval_accuracy")),
+    ("evaluation/eval/reward_mean", ("eval_reward", "val_reward", "eval/reward", "val/reward")),
 )
+_ADDED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("policy/critic_loss", ("value_loss", "vf_loss", "critic_loss", "critic/vf_loss")),
+    (
+        "policy/critic_explained_variance",
+        ("explained_variance", "value_explained_variance", "critic/vf_explained_var", "critic/explained_variance"),
+    ),
+    ("policy/critic_clip_fraction", ("value_clip_fraction", "critic/vf_clipfrac")),
+    *(
+        (
+            "evaluation/eval/pass@1",
+            tuple(f"{split}{mark}{what}" for mark in "/_" for what in ("accuracy", "acc", "pass@1", "success_rate")),
+        )
+        for split in ("eval", "val", "test", "heldout")
+    ),
+)
+"""What scripts around any trainer add to its log: scores on a held-out set, a value model."""
 
 ALIASES: tuple[Alias, ...] = tuple(
     Alias(key, signal, "Taken by its name: nothing says how it was computed.")
-    for signal, keys in _PAIRS
+    for signal, keys in (*_PAIRS, *_ADDED)
     for key in keys
 )
+ADDED_KEYS = frozenset(key for _, keys in _ADDED for key in keys)
+"""Keys that mean the same in the log of every framework that has no meaning of its own for them."""
