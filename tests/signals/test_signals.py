@@ -64,7 +64,7 @@ def test_every_signal_is_defined_and_no_name_matches_two() -> None:
     for name, signal in SIGNALS.items():
         assert signal.definition.endswith("."), name
         assert signal.unit, name
-        concrete = name.replace("{k}", "4").replace("{bin}", "0-25")
+        concrete = name.replace("{k}", "4").replace("{bin}", "0-25").replace("{quarter}", "2")
         concrete = re.sub(r"\{\w+\}", "x", concrete)
         assert signal_for(concrete) is signal
 

@@ -15,11 +15,16 @@ from posttrain.model.packing import Block
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """``logprobs`` (M,) has gradient if the model's weights do; ``entropy`` (M,) is detached. Both float32, nats."""
+    """``logprobs`` (M,) has gradient if the model's weights do; ``entropy`` (M,) is detached. Both float32, nats.
+
+    ``hidden`` (M, h) are the hidden states that predict the targets, ``weight`` (V, h) the head.
+    """
 
     batch: DeviceBatch
     logprobs: torch.Tensor
     entropy: torch.Tensor
+    hidden: torch.Tensor
+    weight: torch.Tensor
 
 
 def score_blocks(
@@ -37,4 +42,4 @@ def score_blocks(
             f"the log-prob of token {packed.target_ids[bad]} at position {packed.target_offset[bad]} "
             f"of row {packed.target_sequence[bad]} is not finite"
         )
-    return Scores(batch, logprobs, entropy)
+    return Scores(batch, logprobs, entropy, hidden, weight)

@@ -19,7 +19,8 @@ class TokenBatch:
     ``sampler_logprobs`` the behaviour policy. ``mask`` is false on tokens that are not trained; values
     there may be anything, NaN included, and must not reach loss, gradient or statistics.
     ``anchor_weights`` (M,) replaces the row's one weight where environments have their own;
-    ``entropies`` (M,) is of the whole vocabulary, in nats, for the statistics alone.
+    ``entropies`` (M,) is of the whole vocabulary, in nats, for the statistics alone. ``extra_losses`` (M,) is added to
+    the token losses as it is, with its gradient: divergences from another model's whole distributions.
     """
 
     logprobs: torch.Tensor
@@ -31,6 +32,7 @@ class TokenBatch:
     reference_logprobs: torch.Tensor | None = None
     anchor_weights: torch.Tensor | None = None
     entropies: torch.Tensor | None = None
+    extra_losses: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ def objective(batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec) -> Obj
     anchor = _anchor(batch, logprobs, log_ratio, spec.anchor)
     if anchor.term is not None:
         token_losses = token_losses + anchor.term
+    if batch.extra_losses is not None:
+        token_losses = token_losses + batch.extra_losses[mask].to(token_losses.dtype)
     loss = aggregate(token_losses, sequence_index, totals, spec.aggregation)
     statistics = token_statistics(
         loss=loss,

@@ -28,6 +28,7 @@ class RowTable:
     sampler_logprob: FloatArray
     trainer_logprob: FloatArray
     reference_logprob: FloatArray
+    teacher_logprob: FloatArray
     entropy: FloatArray
     advantage: FloatArray
     anchor_weight: FloatArray
@@ -54,6 +55,7 @@ class RowTable:
             sampler_logprob=np.concatenate(sampled) if sampled else np.empty(0, np.float32),
             trainer_logprob=np.full(total, np.nan, np.float32),
             reference_logprob=np.full(total, np.nan, np.float32),
+            teacher_logprob=np.full(total, np.nan, np.float32),
             entropy=np.full(total, np.nan, np.float32),
             advantage=np.zeros(total, np.float32),
             anchor_weight=np.repeat(np.array(anchor_weights, np.float32), lengths),
@@ -82,6 +84,10 @@ class RowTable:
     def set_advantages(self, values: npt.NDArray[np.float64]) -> None:
         """Give every sampled token of a row the row's advantage. ``values`` float64 (S,)."""
         self.advantage = np.where(self.loss_mask, np.repeat(values, np.diff(self.start)), 0.0).astype(np.float32)
+
+    def add_advantages(self, values: npt.NDArray[np.float64]) -> None:
+        """Add to the advantage of every trained token. ``values`` float64 (T,)."""
+        self.advantage = np.where(self.loss_mask, self.advantage + values, 0.0).astype(np.float32)
 
     def at(self, packed: Packed) -> npt.NDArray[np.int64]:
         """Flat index of each target of a micro-batch, int64 (M,)."""

@@ -26,10 +26,12 @@ from posttrain.model.lora import LoraPolicy, merged_state
 from posttrain.model.packing import Block
 from posttrain.model.weights import WeightSet
 from posttrain.policy.batch import StepTotals, TokenBatch
+from posttrain.policy.divergence_head import HeadInput
 from posttrain.policy.objective import ObjectiveResult, objective
 from posttrain.policy.optimizer_state import load_state, save_state
 from posttrain.policy.rows import RowTable
 from posttrain.policy.statistics import ObjectiveStatistics
+from posttrain.policy.terms import DivergenceTerm, TermStatistics, term_losses
 from posttrain.settings.objective import ObjectiveSpec
 
 
@@ -108,6 +110,8 @@ class Trainer:
         )
         self._totals: StepTotals | None = None
         self._spec: ObjectiveSpec | None = None
+        self._terms: Sequence[DivergenceTerm] = ()
+        self._term_statistics = TermStatistics.empty()
 
     @staticmethod
     def _fold_gradient(master: nn.Parameter) -> Any:
@@ -123,10 +127,16 @@ class Trainer:
 
         return fold
 
-    def begin(self, totals: StepTotals, spec: ObjectiveSpec) -> None:
-        """Start an optimizer step with its global denominators."""
+    def begin(self, totals: StepTotals, spec: ObjectiveSpec, terms: Sequence[DivergenceTerm] = ()) -> None:
+        """Start an optimizer step with its global denominators; ``terms`` are added to the objective."""
         self._optimizer.zero_grad(set_to_none=True)
-        self._totals, self._spec = totals, spec
+        self._totals, self._spec, self._terms = totals, spec, terms
+        self._term_statistics = TermStatistics.empty()
+
+    @property
+    def term_statistics(self) -> TermStatistics:
+        """What the terms measured since ``begin``."""
+        return self._term_statistics
 
     def accumulate(self, blocks: list[Block], table: RowTable) -> ObjectiveStatistics:
         """Forward and backward of one micro-batch.
@@ -152,9 +162,16 @@ class Trainer:
         scores = score_blocks(self.model, blocks, self.temperature, self.head, self.with_entropy)
         where = table.at(scores.batch.packed)
         table.record(where, scores.logprobs.detach().cpu().numpy(), scores.entropy.cpu().numpy())
-        return objective(self._token_batch(scores, table, where), self._totals, self._spec)
+        policy = HeadInput(scores.hidden, scores.weight, self.temperature)
+        extra, statistics = term_losses(
+            self._terms, blocks, policy, scores.batch.target_ids, where, table.loss_mask, self.head.chunk_tokens
+        )
+        self._term_statistics = self._term_statistics + statistics
+        return objective(self._token_batch(scores, table, where, extra), self._totals, self._spec)
 
-    def _token_batch(self, scores: Scores, table: RowTable, where: npt.NDArray[np.int64]) -> TokenBatch:
+    def _token_batch(
+        self, scores: Scores, table: RowTable, where: npt.NDArray[np.int64], extra: torch.Tensor | None
+    ) -> TokenBatch:
         def column(values: npt.NDArray[Any]) -> torch.Tensor:
             return torch.from_numpy(values[where]).to(self.device)
 
@@ -169,6 +186,7 @@ class Trainer:
             reference_logprobs=column(table.reference_logprob) if anchored else None,
             anchor_weights=column(table.anchor_weight),
             entropies=scores.entropy if self.with_entropy else None,
+            extra_losses=extra,
         )
 
     @torch.no_grad()

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from posttrain.signals import evaluation, foreign, logprobs, policy, reward, rollout, run, schedule
+from posttrain.signals import distillation, evaluation, foreign, logprobs, policy, reward, rollout, run, schedule
 from posttrain.signals.signal import Signal
 
-_PARAMETERS: Mapping[str, str] = MappingProxyType({"k": r"[1-9][0-9]*", "bin": r"0|0-25|25-50|50-75|75-100|100"})
+_PARAMETERS: Mapping[str, str] = MappingProxyType(
+    {"k": r"[1-9][0-9]*", "bin": r"0|0-25|25-50|50-75|75-100|100", "quarter": r"[1-4]"}
+)
 """What a parameter may look like; one that is not listed is any text without a slash."""
 
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
@@ -35,6 +37,7 @@ def _collect() -> Mapping[str, Signal]:
         reward.SIGNALS,
         evaluation.SIGNALS,
         policy.SIGNALS,
+        distillation.SIGNALS,
         logprobs.SIGNALS,
         rollout.SIGNALS,
         schedule.SIGNALS,
