@@ -8,7 +8,18 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from posttrain.signals import distillation, evaluation, foreign, logprobs, policy, reward, rollout, run, schedule
+from posttrain.signals import (
+    distillation,
+    evaluation,
+    foreign,
+    logprobs,
+    policy,
+    preference,
+    reward,
+    rollout,
+    run,
+    schedule,
+)
 from posttrain.signals.signal import Signal
 
 _PARAMETERS: Mapping[str, str] = MappingProxyType(
@@ -38,6 +49,7 @@ def _collect() -> Mapping[str, Signal]:
         evaluation.SIGNALS,
         policy.SIGNALS,
         distillation.SIGNALS,
+        preference.SIGNALS,
         logprobs.SIGNALS,
         rollout.SIGNALS,
         schedule.SIGNALS,
