@@ -12,6 +12,7 @@ from posttrain.errors import InputError
 from posttrain.settings.chosen import needs_reference
 from posttrain.settings.facts import ELEMENT_BYTES, MachineFacts, ModelSizes, feed_forward_width, kv_bytes_per_token
 from posttrain.settings.field import NonNegative, Positive
+from posttrain.settings.fixed import FixedSettings
 from posttrain.settings.load import settings_from_mapping
 from posttrain.settings.tree import Settings
 
@@ -104,10 +105,12 @@ class Resolved:
             ) from error
 
 
-def resolve_machine(settings: Settings, machine: MachineFacts) -> tuple[MachinePlan, tuple[Choice, ...]]:
+def resolve_machine(
+    settings: Settings | FixedSettings, machine: MachineFacts
+) -> tuple[MachinePlan, tuple[Choice, ...]]:
     """Device, threads and compute dtype. Raises InputError for a GPU that is not there."""
     device = _device(settings, machine)
-    threads = _choose("run.threads", settings.run.threads, machine.cores, f"this process may use {machine.cores} cores")
+    threads = choose("run.threads", settings.run.threads, machine.cores, f"this process may use {machine.cores} cores")
     dtype = _compute_dtype(settings, machine, str(device.value))
     return MachinePlan(str(device.value), int(threads.value), str(dtype.value)), (device, threads, dtype)
 
@@ -144,20 +147,20 @@ def resolve_sizes(
     new_tokens = _max_new_tokens(settings, model, longest_prompt)
     row = longest_prompt + int(new_tokens.value)
     batch = settings.rollout.group_size * settings.rollout.prompts_per_step
-    running = _choose(
+    running = choose(
         "rollout.max_running",
         settings.rollout.max_running,
         min(batch, MOST_RUNNING),
         f"a batch has {batch} rows, and decoding gains little beyond {MOST_RUNNING} at once",
     )
     kv = _kv_memory(settings, kv_bytes_per_token(model, element), row, int(running.value), free)
-    keep = _choose(
+    keep = choose(
         "logprobs.keep_logits_mb",
         settings.logprobs.keep_logits_mb,
         free // 8 // MIB,
         f"an eighth of the {free // MIB} MiB the model copies leave free",
     )
-    chunk = _choose(
+    chunk = choose(
         "logprobs.head_chunk_tokens",
         settings.logprobs.head_chunk_tokens,
         max(16, LOGITS_CHUNK_BYTES // (4 * model.vocabulary)),
@@ -219,7 +222,7 @@ def sampling_bytes(plan: MachinePlan, model: ModelSizes) -> int:
     return 2 * model.parameters * ELEMENT_BYTES[plan.compute_dtype]
 
 
-def activation_bytes_per_token(settings: Settings, plan: MachinePlan, model: ModelSizes) -> int:
+def activation_bytes_per_token(settings: Settings | FixedSettings, plan: MachinePlan, model: ModelSizes) -> int:
     """Estimate of what one token keeps for the backward pass.
 
     Counts the inputs of every linear layer and norm of a gated decoder block, plus half for attention
@@ -232,19 +235,20 @@ def activation_bytes_per_token(settings: Settings, plan: MachinePlan, model: Mod
     return int(1.5 * model.layers * block)
 
 
-def _choose(name: str, given: int | str, automatic: int | str, reason: str) -> Choice:
+def choose(name: str, given: int | str, automatic: int | str, reason: str) -> Choice:
+    """The automatic value with its reason where ``given`` is ``auto``, and the given one otherwise."""
     return Choice(name, automatic, reason) if given == "auto" else Choice(name, given, GIVEN)
 
 
-def _device(settings: Settings, machine: MachineFacts) -> Choice:
+def _device(settings: Settings | FixedSettings, machine: MachineFacts) -> Choice:
     if settings.run.device == "cuda" and not machine.cuda:
         raise InputError("run.device", "cuda", "no GPU is visible to this process", 'Set it to "cpu" or "auto".')
     if machine.cuda:
-        return _choose("run.device", settings.run.device, "cuda", f"a GPU is here ({machine.cuda[0].name})")
-    return _choose("run.device", settings.run.device, "cpu", "no GPU is visible to this process")
+        return choose("run.device", settings.run.device, "cuda", f"a GPU is here ({machine.cuda[0].name})")
+    return choose("run.device", settings.run.device, "cpu", "no GPU is visible to this process")
 
 
-def _compute_dtype(settings: Settings, machine: MachineFacts, device: str) -> Choice:
+def _compute_dtype(settings: Settings | FixedSettings, machine: MachineFacts, device: str) -> Choice:
     native = machine.cuda[0].bfloat16 if device == "cuda" else machine.cpu_bfloat16
     if settings.model.path.startswith("tiny:"):
         value, reason = "float32", "a tiny model gains nothing from a narrower type"
@@ -252,7 +256,7 @@ def _compute_dtype(settings: Settings, machine: MachineFacts, device: str) -> Ch
         value, reason = "bfloat16", f"this {'GPU' if device == 'cuda' else 'processor'} multiplies bfloat16 natively"
     else:
         value, reason = "float32", f"bfloat16 is emulated on this {'GPU' if device == 'cuda' else 'processor'}"
-    return _choose("model.compute_dtype", settings.model.compute_dtype, value, reason)
+    return choose("model.compute_dtype", settings.model.compute_dtype, value, reason)
 
 
 def _max_new_tokens(settings: Settings, model: ModelSizes, longest_prompt: int) -> Choice:
@@ -277,7 +281,7 @@ def _max_new_tokens(settings: Settings, model: ModelSizes, longest_prompt: int) 
         if room >= DEFAULT_COMPLETION
         else f"the context of {model.context_length} leaves {room} after the longest prompt of {longest_prompt} tokens"
     )
-    return _choose("rollout.max_new_tokens", given, min(DEFAULT_COMPLETION, room), reason)
+    return choose("rollout.max_new_tokens", given, min(DEFAULT_COMPLETION, room), reason)
 
 
 def _kv_memory(settings: Settings, per_token: int, row: int, running: int, free: int) -> Choice:
@@ -288,7 +292,7 @@ def _kv_memory(settings: Settings, per_token: int, row: int, running: int, free:
         if needed <= most
         else f"a quarter of the free memory; {running} rows of {row} tokens would need {needed} MiB: fewer run at once"
     )
-    choice = _choose("rollout.kv_memory_mb", settings.rollout.kv_memory_mb, min(needed, most), reason)
+    choice = choose("rollout.kv_memory_mb", settings.rollout.kv_memory_mb, min(needed, most), reason)
     if int(choice.value) * MIB < one_row:
         raise InputError(
             "rollout.kv_memory_mb",

@@ -119,8 +119,8 @@ SIGNALS: tuple[Signal, ...] = (
         "preference/kl",
         Layer.POLICY,
         "nats per answer",
-        "KTO's reference point z0: mean over the step of log-prob minus reference log-prob of answers put after prompts "
-        "they do not belong to, at least 0.",
+        "KTO's reference point z0: mean over the step of log-prob minus reference log-prob of answers put after "
+        "prompts they do not belong to, at least 0.",
         Reduction.LAST,
     ),
     Signal(
