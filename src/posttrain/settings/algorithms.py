@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from posttrain.errors import InputError
-from posttrain.settings.rows import dapo, grpo, reinforce
+from posttrain.settings.rows import dapo, distillation, grpo, reinforce
 from posttrain.settings.rows.row import AlgorithmRow
 
 ROWS: Mapping[str, AlgorithmRow] = MappingProxyType(
-    {row.name: row for row in (*reinforce.ROWS, *grpo.ROWS, *dapo.ROWS)}
+    {row.name: row for row in (*reinforce.ROWS, *grpo.ROWS, *dapo.ROWS, *distillation.ROWS)}
 )
 """Every algorithm by name."""
 

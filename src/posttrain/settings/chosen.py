@@ -34,7 +34,7 @@ def anchor_weights(settings: Settings) -> dict[str, float]:
     """Weight of the pull towards the reference for each environment.
 
     The environment's own table wins, then ``policy.anchor.weight`` if written, then the row's for a verifiable
-    reward and :data:`SOFT_ANCHOR_WEIGHT` for a soft one.
+    reward, or one that only is measured, and :data:`SOFT_ANCHOR_WEIGHT` for a soft one.
     """
     spec = chosen_objective(settings.policy)
     written = settings.policy.anchor is not None and "weight" in settings.policy.anchor.model_fields_set
@@ -42,7 +42,7 @@ def anchor_weights(settings: Settings) -> dict[str, float]:
     for name, environment in settings.environments.items():
         if environment.anchor is not None:
             weights[name] = environment.anchor.weight
-        elif written or reward_kind_of(environment) == "verifiable":
+        elif written or reward_kind_of(environment) == "verifiable" or spec.distillation.reward_weight == 0.0:
             weights[name] = spec.anchor.weight
         else:
             weights[name] = max(spec.anchor.weight, SOFT_ANCHOR_WEIGHT)

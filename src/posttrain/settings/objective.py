@@ -16,6 +16,7 @@ from posttrain.settings.field import Section
 from posttrain.settings.parts.advantage import Advantage
 from posttrain.settings.parts.aggregation import Aggregation
 from posttrain.settings.parts.anchor import Anchor
+from posttrain.settings.parts.distillation import Distillation
 from posttrain.settings.parts.group_filter import GroupFilter
 from posttrain.settings.parts.needs import Distribution, Need
 from posttrain.settings.parts.overlong import Overlong
@@ -27,6 +28,7 @@ __all__ = [
     "Advantage",
     "Aggregation",
     "Anchor",
+    "Distillation",
     "Distribution",
     "GroupFilter",
     "Need",
@@ -47,6 +49,7 @@ class ObjectiveSpec(Section):
     aggregation: Aggregation = Aggregation()
     overlong: Overlong = Overlong()
     group_filter: GroupFilter = GroupFilter()
+    distillation: Distillation = Distillation()
 
     @model_validator(mode="after")
     def _clip_needs_ratio(self) -> Self:
@@ -87,6 +90,7 @@ class ObjectiveSpec(Section):
             or (self.anchor.weight > 0 and self.anchor.place == "reward"),
             Need.SAMPLER_LOGPROBS: self.ratio.level != "none" and self.ratio.denominator == "sampler",
             Need.REFERENCE: self.anchor.weight > 0,
+            Need.TEACHER: self.distillation.weight > 0,
             Need.SUCCESS: self.group_filter.rule != "none",
             Need.GENERATION_BUDGET: self.aggregation.kind == "constant_length" or self.overlong.soft_penalty,
         }

@@ -9,6 +9,7 @@ from posttrain.errors import InputError
 from posttrain.settings.chosen import anchor_weights, chosen_objective
 from posttrain.settings.environments import FunctionSettings, reward_kind_of
 from posttrain.settings.objective import Need, ObjectiveSpec
+from posttrain.settings.teacher import SELF
 from posttrain.settings.tree import Settings
 
 SMALLEST_BFLOAT16_RATE = 2.0**-14
@@ -173,7 +174,7 @@ def refills_have_a_rule(settings: Settings, spec: ObjectiveSpec) -> None:
 
 def soft_reward_is_anchored(settings: Settings, spec: ObjectiveSpec) -> None:
     """A soft reward with anchor weight 0, unless `policy.acknowledge` names `soft_reward_without_anchor`."""
-    if "soft_reward_without_anchor" in settings.policy.acknowledge:
+    if "soft_reward_without_anchor" in settings.policy.acknowledge or spec.distillation.reward_weight == 0.0:
         return
     for name, weight in anchor_weights(settings).items():
         if weight == 0.0 and reward_kind_of(settings.environments[name]) == "soft":
@@ -202,6 +203,35 @@ def anchor_has_a_gradient(settings: Settings, spec: ObjectiveSpec) -> None:
         f"with place = {spec.anchor.place!r} {problem}",
         'Use k2 or k3_corrected in the loss, or k1 in the reward; or policy.acknowledge = ["' + pair + '"].',
     )
+
+
+def distillation_has_a_teacher(settings: Settings, spec: ObjectiveSpec) -> None:
+    """A row that distills without `[teacher]`, a `[teacher]` without such a row, and `self` without a prompt of its
+    own, where teacher and student are one."""
+    teacher = settings.teacher
+    if Need.TEACHER in spec.needs and teacher is None:
+        raise InputError(
+            "teacher.path",
+            None,
+            f"policy.algorithm = {settings.policy.algorithm!r} learns from a teacher",
+            'Set it to the teacher\'s model, or to "self" with teacher.prompt.',
+        )
+    if teacher is None:
+        return
+    if Need.TEACHER not in spec.needs:
+        raise InputError(
+            "teacher.path",
+            teacher.path,
+            f"policy.algorithm = {settings.policy.algorithm!r} gives it no weight, so it would do nothing",
+            'Use policy.algorithm = "on_policy_distillation", or set policy.distillation.weight.',
+        )
+    if teacher.path == SELF and teacher.prompt is None:
+        raise InputError(
+            "teacher.prompt",
+            None,
+            "a policy that reads what it reads itself as student has nothing to teach",
+            'Give the teacher more, for instance "{prompt} (The answer is {gold}.)".',
+        )
 
 
 def evaluation_has_enough_samples(settings: Settings, spec: ObjectiveSpec) -> None:
@@ -246,6 +276,7 @@ RULES: tuple[Callable[[Settings, ObjectiveSpec], None], ...] = (
     refills_have_a_rule,
     soft_reward_is_anchored,
     anchor_has_a_gradient,
+    distillation_has_a_teacher,
     evaluation_has_enough_samples,
     each_reward_has_its_weight,
 )

@@ -12,13 +12,15 @@ from posttrain.settings.objective import (
     Advantage,
     Aggregation,
     Anchor,
+    Distillation,
     GroupFilter,
     Overlong,
     Ratio,
     TrustRegion,
 )
+from posttrain.settings.teacher import TeacherSettings
 
-Acknowledgement = Literal["soft_reward_without_anchor", "k1_in_loss", "k3_in_reward"]
+Acknowledgement = Literal["soft_reward_without_anchor", "k1_in_loss", "k3_in_reward", "weaker_teacher"]
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
@@ -211,6 +213,7 @@ class PolicySettings(Section):
     aggregation: Aggregation | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     overlong: Overlong | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     group_filter: GroupFilter | None = setting(None, "Values that replace the row's.", reason="the row's own values")
+    distillation: Distillation | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     learning_rate: float = setting(
         1e-6,
         "Peak learning rate of AdamW.",
@@ -274,7 +277,9 @@ class PolicySettings(Section):
         reason="a risky combination should be visible in the configuration",
     )
 
-    @field_serializer("advantage", "ratio", "trust_region", "anchor", "aggregation", "overlong", "group_filter")
+    @field_serializer(
+        "advantage", "ratio", "trust_region", "anchor", "aggregation", "overlong", "group_filter", "distillation"
+    )
     def _only_what_was_set(self, part: Section | None) -> dict[str, Any] | None:
         # A part's unset fields are the row's, not the part's own defaults, so they must not be written down.
         return None if part is None else part.model_dump(mode="json", exclude_unset=True)
@@ -371,6 +376,7 @@ class Settings(Section):
     rollout: RolloutSettings = setting(RolloutSettings(), "How attempts are sampled.", reason="")
     logprobs: LogprobsSettings = setting(LogprobsSettings(), "How sampled tokens are scored.", reason="")
     policy: PolicySettings = setting(PolicySettings(), "The algorithm and the optimizer.", reason="")
+    teacher: TeacherSettings | None = setting(None, "Whom a policy is distilled from.", reason="")
     evaluation: EvaluationSettings = setting(EvaluationSettings(), "Held-out tasks.", reason="")
     checkpoint: CheckpointSettings = setting(CheckpointSettings(), "What a killed run continues from.", reason="")
     rundir: RundirSettings = setting(RundirSettings(), "Where and what is written.", reason="")

@@ -12,6 +12,7 @@ class Need(StrEnum):
     PROXIMAL_LOGPROBS = "trainer log-probs before the update"
     SAMPLER_LOGPROBS = "sampler log-probs"
     REFERENCE = "reference model"
+    TEACHER = "a teacher ([teacher])"
     SINGLE_UPDATE = "one update per batch"
     SUCCESS = "success threshold of the environment"
     GENERATION_BUDGET = "generation budget (rollout.max_new_tokens)"
