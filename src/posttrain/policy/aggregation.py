@@ -10,7 +10,12 @@ from posttrain.policy.batch import StepTotals
 from posttrain.settings.objective import Aggregation
 
 
-def step_totals(tokens_per_sequence: torch.Tensor, group_of_sequence: torch.Tensor) -> StepTotals:
+def step_totals(
+    tokens_per_sequence: torch.Tensor,
+    group_of_sequence: torch.Tensor,
+    correction_mean: float | None = None,
+    kl_weight: float | None = None,
+) -> StepTotals:
     """Global denominators from the trained tokens of every sequence of the step.
 
     Both int64 (S,); group numbers start at 0. Sequences and groups without a trained token count nowhere.
@@ -26,6 +31,8 @@ def step_totals(tokens_per_sequence: torch.Tensor, group_of_sequence: torch.Tens
         tokens_per_sequence=tokens_per_sequence,
         group_of_sequence=group_of_sequence,
         tokens_per_group=tokens_per_group,
+        correction_mean=correction_mean,
+        kl_weight=kl_weight,
     )
 
 

@@ -21,6 +21,7 @@ class TokenBatch:
     ``anchor_weights`` (M,) replaces the row's one weight where environments have their own;
     ``entropies`` (M,) is of the whole vocabulary, in nats, for the statistics alone. ``extra_losses`` (M,) is added to
     the token losses as it is, with its gradient: divergences from another model's whole distributions.
+    ``covariance_chosen`` bool (M,) marks tokens chosen by covariance over the optimizer step.
     """
 
     logprobs: torch.Tensor
@@ -33,6 +34,7 @@ class TokenBatch:
     anchor_weights: torch.Tensor | None = None
     entropies: torch.Tensor | None = None
     extra_losses: torch.Tensor | None = None
+    covariance_chosen: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class StepTotals:
     """Global denominators of one optimizer step, computed once from all its data before any backward.
 
     ``tokens_per_sequence`` int64 (S,) trained tokens of each sequence; ``group_of_sequence`` int64 (S,);
-    ``tokens_per_group`` int64 (G,). Sequences with no trained token count nowhere.
+    ``tokens_per_group`` int64 (G,). Sequences with no trained token count nowhere. ``correction_mean`` is the mean
+    correction weight over the step's trained tokens, where weights are normalised; ``kl_weight`` the KL penalty's
+    present weight, where it adapts.
     """
 
     tokens: int
@@ -49,3 +53,5 @@ class StepTotals:
     tokens_per_sequence: torch.Tensor
     group_of_sequence: torch.Tensor
     tokens_per_group: torch.Tensor
+    correction_mean: float | None = None
+    kl_weight: float | None = None

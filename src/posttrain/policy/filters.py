@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from posttrain.policy.advantages import Groups
+from posttrain.policy.groups import Groups
 from posttrain.settings.objective import GroupFilter
 
 

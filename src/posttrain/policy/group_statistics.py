@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from posttrain.policy.advantages import Advantages, Float64Array, Groups
+from posttrain.policy.advantages import Advantages
+from posttrain.policy.groups import Float64Array, Groups
 
 SUCCESS_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")
 """Success rates of a group, per cent: exactly 0, up to 25, up to 50, up to 75, below 100, exactly 100."""

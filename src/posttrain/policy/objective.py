@@ -1,7 +1,7 @@
 """The objective of a policy update, composed from the parts of one algorithm.
 
-``loss = aggregate( trust_region(ratio, advantage) + weight * anchor )`` over the trained tokens. Its gradient is what
-the optimizer step uses; its value is often 0 (centred advantages, ratio 1) and says nothing alone.
+``loss = aggregate( correction * trust_region(ratio, advantage) + weight * anchor )`` over the trained tokens. Its
+gradient is what the optimizer step uses; its value is often 0 (centred advantages, ratio 1) and says nothing alone.
 
 Example, two sequences of one group in a single micro-batch::
 
@@ -24,13 +24,14 @@ from dataclasses import dataclass
 import torch
 
 from posttrain.errors import InputError
+from posttrain.logprobs.corrections import Sequences, correction_weights, off_policy_mask
 from posttrain.policy.aggregation import aggregate
 from posttrain.policy.anchors import anchor_values
 from posttrain.policy.batch import StepTotals, TokenBatch
-from posttrain.policy.ratios import clamped_log_ratio
-from posttrain.policy.statistics import ObjectiveStatistics, token_statistics
-from posttrain.policy.trust_region import clip_masks, surrogate
-from posttrain.settings.objective import LOG_RATIO_CLAMP, Anchor, ObjectiveSpec
+from posttrain.policy.ratios import PolicyRatio, policy_ratio
+from posttrain.policy.statistics import Corrected, ObjectiveStatistics, token_statistics
+from posttrain.policy.trust_region import RegionInput, RegionResult, policy_losses, score_function
+from posttrain.settings.objective import Anchor, ObjectiveSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +47,22 @@ def objective(batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec) -> Obj
     """Loss and statistics of one micro-batch.
 
     Masked tokens are removed before anything is computed, so NaN and infinity there reach neither loss, gradient nor
-    statistics. With ``ratio.level = "none"`` the token loss is ``-A log pi``. Raises InputError if the parts need
-    log-probs that the batch does not carry.
+    statistics. With ``ratio.level = "none"`` the token loss is ``-A log pi``. The correction's weights multiply the
+    trust region's loss, never the anchor. Raises InputError if the parts need what the batch does not carry.
     """
     mask = batch.mask
     logprobs = batch.logprobs[mask]
     advantages = batch.advantages[mask].to(logprobs.dtype)
     sequence_index = batch.sequence_index[mask]
-    denominator = _denominator(batch, spec)[mask]
-    raw = logprobs.detach() - denominator
-    log_ratio = clamped_log_ratio(logprobs, denominator)
-    ratio = torch.exp(log_ratio)
-    if spec.ratio.level == "none":
-        token_losses, clamped = -advantages * logprobs, torch.zeros_like(raw, dtype=torch.bool)
-    else:
-        token_losses, clamped = surrogate(ratio, advantages, spec.trust_region), raw.abs() > LOG_RATIO_CLAMP
-    anchor = _anchor(batch, logprobs, log_ratio, spec.anchor)
+    sequences = Sequences.of(sequence_index)
+    denominator = _denominator(batch, spec)[mask].to(logprobs.dtype)
+    ratio = policy_ratio(logprobs, denominator, sequences, spec.ratio)
+    region = _region(batch, totals, spec, _RegionTokens(logprobs, denominator, ratio, advantages, sequences))
+    corrected = _correction(batch, totals, spec, advantages, sequences)
+    token_losses = region.losses
+    if corrected is not None:
+        token_losses = torch.where(corrected.kept, corrected.weights * token_losses, 0.0)
+    anchor = _anchor(batch, logprobs, ratio.token_log, spec.anchor)
     if anchor.term is not None:
         token_losses = token_losses + anchor.term
     if batch.extra_losses is not None:
@@ -70,14 +71,70 @@ def objective(batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec) -> Obj
     statistics = token_statistics(
         loss=loss,
         logprobs=logprobs,
-        log_ratio=raw,
+        ratio=ratio,
         advantages=advantages,
-        masks=clip_masks(ratio.detach(), advantages, spec.trust_region),
-        clamped=clamped,
+        region=region,
+        corrected=corrected,
         anchor_kl=anchor.kl,
         entropies=None if batch.entropies is None else batch.entropies[mask],
     )
     return ObjectiveResult(loss, statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class _RegionTokens:
+    """What the trust region sees of the trained tokens, (m,) each."""
+
+    logprobs: torch.Tensor
+    denominator: torch.Tensor
+    ratio: PolicyRatio
+    advantages: torch.Tensor
+    sequences: Sequences
+
+
+def _region(batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec, tokens: _RegionTokens) -> RegionResult:
+    if spec.ratio.level == "none":
+        return score_function(tokens.logprobs, tokens.advantages)
+    chosen = torch.zeros_like(tokens.advantages, dtype=torch.bool)
+    if spec.trust_region.chooses_by_covariance:
+        if batch.covariance_chosen is None:
+            fix = "Choose them over the whole step with policy.covariance.chosen_by_covariance"
+            raise InputError("policy.trust_region.kind", spec.trust_region.kind, "the batch carries no choice", fix)
+        chosen = batch.covariance_chosen[batch.mask]
+    weight = spec.trust_region.kl_weight if totals.kl_weight is None else totals.kl_weight
+    given = RegionInput(
+        tokens.logprobs, tokens.denominator, tokens.ratio, tokens.advantages, tokens.sequences, chosen, weight
+    )
+    return policy_losses(given, spec.trust_region)
+
+
+def _sampler_logprobs(batch: TokenBatch, setting: str, value: object) -> torch.Tensor:
+    if batch.sampler_logprobs is None:
+        fix = "Pass the engine's log-probs, or take the correction out"
+        raise InputError(setting, value, "the batch carries no sampler log-probs", fix)
+    return batch.sampler_logprobs[batch.mask]
+
+
+@torch.no_grad()
+def _correction(
+    batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec, advantages: torch.Tensor, sequences: Sequences
+) -> Corrected | None:
+    correction = spec.correction
+    if not correction.reads_sampler:
+        return None
+    sampler = _sampler_logprobs(batch, "policy.correction.weight", correction.weight).to(advantages.dtype)
+    old = batch.old_logprobs[batch.mask].to(advantages.dtype)
+    result = correction_weights(old, sampler, sequences, correction)
+    weights, kept = result.weights, result.kept
+    if correction.normalize:
+        if totals.correction_mean is None:
+            fix = "Pass step_totals(..., correction_mean=...)"
+            raise InputError("policy.correction.normalize", True, "the step's mean weight is not known", fix)
+        weights = weights / totals.correction_mean
+    if correction.off_policy_mask is not None:
+        now = batch.logprobs.detach()[batch.mask]
+        kept = kept & off_policy_mask(now, sampler, advantages, sequences, correction.off_policy_mask)
+    return Corrected(weights, kept, result.capped)
 
 
 def _denominator(batch: TokenBatch, spec: ObjectiveSpec) -> torch.Tensor:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from posttrain.policy.trust_region import ClipMasks
+    from posttrain.policy.ratios import PolicyRatio
+    from posttrain.policy.trust_region import RegionResult
 
 _LOG_RATIO_LIMIT = 300.0
 """Raw log ratios are bounded here for the statistics alone, so that w^2 stays finite in float64."""
@@ -38,6 +39,21 @@ class Total(IntEnum):
     ENTROPY_TOKENS = 13
     ANCHOR_KL = 14
     ANCHOR_TOKENS = 15
+    MASKED = 16
+    WEIGHT_CAPPED = 17
+    CORRECTION = 18
+    CORRECTION_CAPPED = 19
+    REJECTED = 20
+    CORRECTED_TOKENS = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """The correction of the trained tokens, (m,) each: ``weights``, bool ``kept`` and ``capped``."""
+
+    weights: torch.Tensor
+    kept: torch.Tensor
+    capped: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +61,7 @@ class ObjectiveStatistics:
     """Partial statistics of one or more micro-batches, on the device of the batch; nothing is synchronised until
     :meth:`finalize`.
 
-    ``totals`` float64 (16,) in the order of :class:`Total`; ``log_ratio_max`` and ``log_ratio_min`` float64 scalars,
+    ``totals`` float64 (22,) in the order of :class:`Total`; ``log_ratio_max`` and ``log_ratio_min`` float64 scalars,
     -inf and +inf where no token was trained.
     """
 
@@ -81,7 +97,15 @@ class ObjectiveStatistics:
             "policy/clip_fraction_high": total[Total.CLIP_HIGH] / trained,
             "policy/clip_fraction_dual": total[Total.CLIP_DUAL] / trained,
             "policy/gradient_token_share": total[Total.WITH_GRADIENT] / trained,
+            "policy/region_masked_share": total[Total.MASKED] / trained,
+            "policy/weight_capped_share": total[Total.WEIGHT_CAPPED] / trained,
         }
+        if corrected := total[Total.CORRECTED_TOKENS]:
+            values |= {
+                "policy/correction_mean": total[Total.CORRECTION] / corrected,
+                "policy/correction_capped_share": total[Total.CORRECTION_CAPPED] / corrected,
+                "policy/rejected_share": total[Total.REJECTED] / corrected,
+            }
         if tokens:
             values |= {
                 "policy/out_of_bounds_share": total[Total.OUT_OF_BOUNDS] / tokens,
@@ -105,43 +129,50 @@ def token_statistics(
     *,
     loss: torch.Tensor,
     logprobs: torch.Tensor,
-    log_ratio: torch.Tensor,
+    ratio: PolicyRatio,
     advantages: torch.Tensor,
-    masks: ClipMasks,
-    clamped: torch.Tensor,
+    region: RegionResult,
+    corrected: Corrected | None,
     anchor_kl: torch.Tensor | None,
     entropies: torch.Tensor | None,
 ) -> ObjectiveStatistics:
     """Statistics of one micro-batch from its trained tokens, all (m,) except ``loss`` (scalar).
 
-    ``log_ratio`` is raw, not clamped; ``clamped`` marks tokens the clamp leaves without gradient; ``anchor_kl`` may be
-    of fewer tokens.
+    Ratios are of single tokens and raw, whatever the row's level; ``anchor_kl`` may be of fewer tokens.
     """
     empty = ObjectiveStatistics.empty(logprobs.device)
     if logprobs.numel() == 0:
         return empty
-    raw = log_ratio.double().clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
-    ratio = raw.exp()
-    with_gradient = (advantages != 0) & ~(masks.low | masks.high | masks.dual | clamped)
+    raw = ratio.raw_log.double().clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
+    values = raw.exp()
+    with_gradient = (advantages != 0) & ~region.silent
+    if corrected is not None:
+        with_gradient &= corrected.kept
     zero = empty.totals[0]
     count = zero + logprobs.numel()
     totals = {
         Total.TOKENS: count,
         Total.LOSS: loss.double(),
-        Total.CLIP_LOW: masks.low.sum(),
-        Total.CLIP_HIGH: masks.high.sum(),
-        Total.CLIP_DUAL: masks.dual.sum(),
-        Total.OUT_OF_BOUNDS: masks.out_of_bounds.sum(),
-        Total.CLAMPED: clamped.sum(),
+        Total.CLIP_LOW: region.low.sum(),
+        Total.CLIP_HIGH: region.high.sum(),
+        Total.CLIP_DUAL: region.dual.sum(),
+        Total.OUT_OF_BOUNDS: region.out_of_bounds.sum(),
+        Total.CLAMPED: ratio.clamped.sum(),
         Total.WITH_GRADIENT: with_gradient.sum(),
-        Total.RATIO: ratio.sum(),
-        Total.RATIO_SQUARED: (ratio * ratio).sum(),
-        Total.KL: (ratio - 1.0 - raw).sum(),
+        Total.RATIO: values.sum(),
+        Total.RATIO_SQUARED: (values * values).sum(),
+        Total.KL: (values - 1.0 - raw).sum(),
         Total.NEGATIVE_LOGPROB: -logprobs.double().sum(),
         Total.ENTROPY: zero if entropies is None else entropies.double().sum(),
         Total.ENTROPY_TOKENS: zero if entropies is None else count,
         Total.ANCHOR_KL: zero if anchor_kl is None else anchor_kl.double().sum(),
         Total.ANCHOR_TOKENS: zero if anchor_kl is None else zero + anchor_kl.numel(),
+        Total.MASKED: region.masked.sum(),
+        Total.WEIGHT_CAPPED: region.capped.sum(),
+        Total.CORRECTION: zero if corrected is None else corrected.weights.double().sum(),
+        Total.CORRECTION_CAPPED: zero if corrected is None else corrected.capped.sum(),
+        Total.REJECTED: zero if corrected is None else (~corrected.kept).sum(),
+        Total.CORRECTED_TOKENS: zero if corrected is None else count,
     }
     stacked = torch.stack([totals[name].double() for name in Total])
     return ObjectiveStatistics(stacked, raw.max(), raw.min())

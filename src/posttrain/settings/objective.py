@@ -1,7 +1,7 @@
 """The parts an algorithm is made of, as data.
 
-``objective = advantage x ratio x trust region x anchor x aggregation``, preceded by what happens to
-rewards (overlong) and groups (filter). Each part is a small table that can be written under
+``objective = advantage x ratio x trust region x correction x anchor x aggregation``, preceded by what
+happens to rewards (overlong) and groups (filter). Each part is a small table that can be written under
 ``[policy.PART]``, declared in ``settings.parts``; the function that computes it lives in
 ``posttrain.policy``. Only the fields written there replace the row's.
 """
@@ -16,7 +16,9 @@ from posttrain.settings.field import Section
 from posttrain.settings.parts.advantage import Advantage
 from posttrain.settings.parts.aggregation import Aggregation
 from posttrain.settings.parts.anchor import Anchor
+from posttrain.settings.parts.correction import Correction
 from posttrain.settings.parts.distillation import Distillation
+from posttrain.settings.parts.fit import contradiction
 from posttrain.settings.parts.group_filter import GroupFilter
 from posttrain.settings.parts.needs import Distribution, Need
 from posttrain.settings.parts.overlong import Overlong
@@ -28,6 +30,7 @@ __all__ = [
     "Advantage",
     "Aggregation",
     "Anchor",
+    "Correction",
     "Distillation",
     "Distribution",
     "GroupFilter",
@@ -45,6 +48,7 @@ class ObjectiveSpec(Section):
     advantage: Advantage = Advantage()
     ratio: Ratio = Ratio()
     trust_region: TrustRegion = TrustRegion()
+    correction: Correction = Correction()
     anchor: Anchor = Anchor()
     aggregation: Aggregation = Aggregation()
     overlong: Overlong = Overlong()
@@ -52,9 +56,10 @@ class ObjectiveSpec(Section):
     distillation: Distillation = Distillation()
 
     @model_validator(mode="after")
-    def _clip_needs_ratio(self) -> Self:
-        if self.ratio.level == "none" and self.trust_region.kind != "none":
-            raise ValueError("trust_region.kind = 'clip' bounds a ratio, so it needs ratio.level = 'token'")
+    def _parts_fit(self) -> Self:
+        reason = contradiction(self)
+        if reason:
+            raise ValueError(reason)
         return self
 
     def override(self, **parts: Section | None) -> ObjectiveSpec:
@@ -83,15 +88,21 @@ class ObjectiveSpec(Section):
     @property
     def needs(self) -> tuple[Need, ...]:
         """What this spec cannot run without; follows from its parts, so overrides are reflected."""
+        ratio, advantage = self.ratio, self.advantage
         wanted = {
-            Need.GROUP: self.advantage.baseline != "none" or self.group_filter.rule != "none",
-            Need.SINGLE_UPDATE: self.ratio.level == "none",
-            Need.PROXIMAL_LOGPROBS: (self.ratio.level != "none" and self.ratio.denominator == "proximal")
+            Need.GROUP: advantage.compares_attempts or self.group_filter.rule != "none",
+            Need.GREEDY_ATTEMPT: advantage.baseline == "greedy",
+            Need.REWARD_PARTS: advantage.combine == "parts",
+            Need.NON_NEGATIVE_REWARDS: advantage.scale == "group_reward_mean",
+            Need.SINGLE_UPDATE: ratio.level == "none",
+            Need.PROXIMAL_LOGPROBS: (ratio.level != "none" and ratio.denominator == "proximal")
+            or self.correction.reads_proximal
             or (self.anchor.weight > 0 and self.anchor.place == "reward"),
-            Need.SAMPLER_LOGPROBS: self.ratio.level != "none" and self.ratio.denominator == "sampler",
+            Need.SAMPLER_LOGPROBS: (ratio.level != "none" and ratio.denominator == "sampler")
+            or self.correction.reads_sampler,
             Need.REFERENCE: self.anchor.weight > 0,
             Need.TEACHER: self.distillation.weight > 0,
-            Need.SUCCESS: self.group_filter.rule != "none",
+            Need.SUCCESS: self.group_filter.rule != "none" or advantage.baseline == "pass_at_k",
             Need.GENERATION_BUDGET: self.aggregation.kind == "constant_length" or self.overlong.soft_penalty,
         }
         return tuple(need for need, is_wanted in wanted.items() if is_wanted)

@@ -12,8 +12,10 @@ from posttrain.settings.objective import (
     Advantage,
     Aggregation,
     Anchor,
+    Correction,
     Distillation,
     GroupFilter,
+    ObjectiveSpec,
     Overlong,
     Ratio,
     TrustRegion,
@@ -209,6 +211,7 @@ class PolicySettings(Section):
     advantage: Advantage | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     ratio: Ratio | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     trust_region: TrustRegion | None = setting(None, "Values that replace the row's.", reason="the row's own values")
+    correction: Correction | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     anchor: Anchor | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     aggregation: Aggregation | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     overlong: Overlong | None = setting(None, "Values that replace the row's.", reason="the row's own values")
@@ -277,9 +280,7 @@ class PolicySettings(Section):
         reason="a risky combination should be visible in the configuration",
     )
 
-    @field_serializer(
-        "advantage", "ratio", "trust_region", "anchor", "aggregation", "overlong", "group_filter", "distillation"
-    )
+    @field_serializer(*ObjectiveSpec.model_fields)
     def _only_what_was_set(self, part: Section | None) -> dict[str, Any] | None:
         # A part's unset fields are the row's, not the part's own defaults, so they must not be written down.
         return None if part is None else part.model_dump(mode="json", exclude_unset=True)

@@ -252,6 +252,43 @@ SIGNALS: tuple[Signal, ...] = (
         Reduction.SHARE,
     ),
     Signal(
+        "policy/region_masked_share",
+        Layer.POLICY,
+        "share",
+        "Share of trained tokens whose policy gradient a mask of the trust region removes (divergence, ratio or "
+        "covariance).",
+        Reduction.SHARE,
+    ),
+    Signal(
+        "policy/weight_capped_share",
+        Layer.POLICY,
+        "share",
+        "Share of trained tokens whose ratio, used as a constant weight, was held at a bound.",
+        Reduction.SHARE,
+    ),
+    Signal(
+        "policy/correction_mean",
+        Layer.POLICY,
+        "weight",
+        "Mean weight by which the correction of the sampler/trainer gap multiplied the trained tokens' losses; dropped "
+        "tokens count as 0.",
+        Reduction.MEAN,
+    ),
+    Signal(
+        "policy/correction_capped_share",
+        Layer.POLICY,
+        "share",
+        "Share of trained tokens whose correction weight was held at a bound.",
+        Reduction.SHARE,
+    ),
+    Signal(
+        "policy/rejected_share",
+        Layer.POLICY,
+        "share",
+        "Share of trained tokens that the correction dropped, alone or with their whole sequence.",
+        Reduction.SHARE,
+    ),
+    Signal(
         "policy/trained_tokens",
         Layer.POLICY,
         "tokens",

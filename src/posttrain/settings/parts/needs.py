@@ -9,6 +9,9 @@ class Need(StrEnum):
     """What a row cannot run without."""
 
     GROUP = "group size of at least 2"
+    GREEDY_ATTEMPT = "one greedy attempt per task beside the group"
+    REWARD_PARTS = "several reward functions in the environment"
+    NON_NEGATIVE_REWARDS = "rewards that are never negative"
     PROXIMAL_LOGPROBS = "trainer log-probs before the update"
     SAMPLER_LOGPROBS = "sampler log-probs"
     REFERENCE = "reference model"

@@ -91,7 +91,7 @@ _GKD = AlgorithmRow(
     differences=(
         (
             "TRL GKDTrainer",
-            "mixes in answers of a data set (lmbda 0.5) and works at temperature 0.9; its ends are the plain KLs as here",
+            "mixes in answers of a data set (lmbda 0.5), works at temperature 0.9; its ends are the plain KLs as here",
         ),
         ("the paper", "JSD has a gradient of 0 at both ends of beta; here, as in TRL, the ends are the plain KLs"),
     ),
