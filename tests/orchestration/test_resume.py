@@ -31,7 +31,7 @@ KILLS = [
     Death(f"{CHECKPOINTS}:_rename_over", call=2),
     Death(f"{CHECKPOINTS}:_rename_over", call=1, after=True),
     Death("posttrain.rundir.metrics:MetricsWriter.write", call=6),
-    Death(f"{RUN}:save_merged", after=True),
+    Death("posttrain.orchestration.outputs:save_merged", after=True),
 ]
 
 

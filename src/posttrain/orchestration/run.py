@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +12,6 @@ from rich.console import Console
 
 from posttrain.environment.mixture import Cursor, TaskSampler
 from posttrain.errors import InputError
-from posttrain.model.load import LoadedModel
-from posttrain.model.lora import save_adapter, save_merged
 from posttrain.orchestration.accounting import memory_json, memory_lines
 from posttrain.orchestration.closing import closing_lines
 from posttrain.orchestration.evaluation import Summary
@@ -27,6 +22,7 @@ from posttrain.orchestration.journal import Journal
 from posttrain.orchestration.lineage import LineageError
 from posttrain.orchestration.loop import Loop
 from posttrain.orchestration.measure import device_use
+from posttrain.orchestration.outputs import LastingConsole, check_writable, save_model, save_tokenizer
 from posttrain.orchestration.progress import Progress
 from posttrain.orchestration.unedited import check_unedited
 from posttrain.orchestration.watch import Watch, check_names, sentence, stop_lines
@@ -57,29 +53,21 @@ from posttrain.settings.schema import dotted
 OK, STOPPED, INTERRUPTED = 0, 1, 130
 
 
-class _LastingConsole(Console):
-    """Falls silent when the reader of its output has left; rich would end the process, and the run with it."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def train(settings: Settings, path: Path) -> int:
     """Train from the beginning into a new run directory. Returns the exit code.
 
     Raises InputError before anything is written if settings, tasks or model cannot be used.
     """
-    console = _LastingConsole(highlight=False)
+    console = LastingConsole(highlight=False)
     check_trackers(settings.rundir.trackers)
     check_names(settings.faultmap)
     preparation = prepare(settings)
     _say(console, preparation)
     check_held_out(preparation)
-    _check_writable(path)
+    check_writable(path)
     bench = build(preparation)
     run = RunDirectory.create(path, _run_info(bench))
-    _save_tokenizer(bench, run)
+    save_tokenizer(bench.loaded, run)
     console.print(f"run directory: {path}")
     return _work(bench, run, console, None)
 
@@ -89,7 +77,7 @@ def resume(path: Path, overrides: Sequence[str] = ()) -> int:
 
     Of the settings only those of ``[faultmap]`` may be given anew; InputError is raised for any other.
     """
-    console = _LastingConsole(highlight=False)
+    console = LastingConsole(highlight=False)
     run = RunDirectory.open(path)
     resolved = _watched_anew(Resolved.from_mapping(run.info().settings.get("resolved", {})), overrides)
     check_settings(resolved.settings)
@@ -121,7 +109,7 @@ def _watched_anew(resolved: Resolved, overrides: Sequence[str]) -> Resolved:
 
 def evaluate(settings: Settings, out: Path | None) -> int:
     """Evaluate a model on the held-out tasks of ``settings``; print a table and write JSON to ``out``."""
-    console = _LastingConsole(highlight=False)
+    console = LastingConsole(highlight=False)
     if out is not None:
         check_output("--out", out)
     preparation = prepare(settings, sampling_only=True)
@@ -158,18 +146,6 @@ def _say(console: Console, preparation: Preparation) -> None:
     )
     for line in (preparation.allocator, *describe(preparation.resolved.choices), *memory_lines(preparation.memory)):
         console.print(line, soft_wrap=True, markup=False)
-
-
-def _check_writable(path: Path) -> None:
-    """Refuse an existing or unwritable place before minutes are spent on loading."""
-    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        fix = f"Give another --run, or go on with it: posttrain resume {path}"
-        raise InputError("--run", str(path), "exists already", fix)
-    parent = path.parent
-    while not parent.exists():
-        parent = parent.parent
-    if not os.access(parent, os.W_OK):
-        raise InputError("--run", str(path), f"{parent} is not writable", "Give a place you can write to")
 
 
 def _run_info(bench: Workbench) -> RunInfo:
@@ -336,7 +312,7 @@ def _finish(loop: Loop, console: Console) -> None:
     Raises LineageError at the very end: what was trained is kept, and the run does not pass for a good one.
     """
     bench, run = loop.bench, loop.run
-    _save_model(bench, run)
+    save_model(bench.loaded, bench.trainer.lora, run)
     before, after = (stored_results(bench, run, step, loop.progress.message) for step in (0, loop.step))
     document, gains = final_report(bench, before, after)
     run.write_evaluation_summary(document)
@@ -348,28 +324,3 @@ def _finish(loop: Loop, console: Console) -> None:
 def _check_lineage(journal: Journal, run: RunDirectory) -> None:
     if broken := journal.verify_lineage():
         raise LineageError(run.path, broken)
-
-
-def _save_tokenizer(bench: Workbench, run: RunDirectory) -> None:
-    """Write ``tokenizer.json``, by which reports show the text of single tokens before there is a model."""
-    backend = getattr(bench.loaded.tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        backend.save(str(run.path / "tokenizer.json"))
-
-
-def _save_model(bench: Workbench, run: RunDirectory) -> None:
-    """Write ``model/`` (and ``adapter/`` under LoRA) whole or not at all. The run's lock is held."""
-    loaded: LoadedModel = bench.loaded
-    _replace_folder(run.model_path, lambda folder: save_merged(loaded.model, loaded.tokenizer, folder))
-    lora = bench.trainer.lora
-    if lora is not None:
-        _replace_folder(run.path / "adapter", lambda folder: save_adapter(lora, folder))
-
-
-def _replace_folder(target: Path, write: Callable[[Path], None]) -> None:
-    for leftover in target.parent.glob(f".{target.name}.tmp-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
-    write(temporary)
-    shutil.rmtree(target, ignore_errors=True)
-    temporary.rename(target)
