@@ -19,7 +19,8 @@ class ModelCopies:
 
     ``head_parameters`` is the size of a tied output layer that the engine stores a second time in the
     layout its matrix products want (0 if it does not). ``engine_copy`` false: sampler and trainer share
-    their weights. ``kv_bytes`` is the engine's limit for keys and values.
+    their weights. ``kv_bytes`` is the engine's limit for keys and values. ``teacher_parameters`` is 0 without a
+    teacher and where the policy is its own.
     """
 
     parameters: int
@@ -30,6 +31,7 @@ class ModelCopies:
     engine_copy: bool
     kv_bytes: int
     head_parameters: int = 0
+    teacher_parameters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,9 @@ def account(copies: ModelCopies) -> tuple[MemoryItem, ...]:
         )
     else:
         items.append(MemoryItem("reference weights", 0, "", "not needed: no anchor"))
+    if copies.teacher_parameters:
+        note = f"{copies.compute_dtype}, frozen"
+        items.append(MemoryItem("teacher weights", copies.teacher_parameters * compute, "", note))
     items.append(MemoryItem("keys and values", copies.kv_bytes, "", "limit of the engine"))
     return tuple(items)
 

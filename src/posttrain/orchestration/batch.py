@@ -11,13 +11,18 @@ import numpy.typing as npt
 from posttrain.environment.grading import GradedTasks
 from posttrain.logprobs.comparison import compare
 from posttrain.model.packing import TrainSequence
+from posttrain.orchestration.teacher import teacher_prompts
 from posttrain.orchestration.workbench import Workbench
 from posttrain.policy.advantages import Advantages, sequence_advantages
 from posttrain.policy.anchors import reward_penalty
+from posttrain.policy.distillation import teacher_advantages
+from posttrain.policy.divergence_head import Divergence
 from posttrain.policy.filters import is_mixed
 from posttrain.policy.group_statistics import GroupStatistics, group_statistics
 from posttrain.policy.overlong import overlong_masks, soft_overlong_penalty
 from posttrain.policy.rows import RowTable, train_sequences
+from posttrain.policy.teacher import TeacherBatch
+from posttrain.policy.terms import DivergenceTerm
 from posttrain.policy.update import plan_blocks
 from posttrain.settings.objective import Anchor, ObjectiveSpec
 from posttrain.trajectory import FinishReason, Group, TokenColumns, Trajectory
@@ -27,7 +32,8 @@ from posttrain.trajectory import FinishReason, Group, TokenColumns, Trajectory
 class Batch:
     """The rows of one batch: only members with a reward.
 
-    ``rewards`` float64 (S,) as graded; ``anchor_weights`` float64 (S,), wherever the anchor sits.
+    ``rewards`` float64 (S,) as graded; ``anchor_weights`` float64 (S,), wherever the anchor sits. ``teacher`` and
+    ``terms`` are there where the policy is distilled.
     """
 
     rows: Sequence[Trajectory]
@@ -37,12 +43,14 @@ class Batch:
     anchor_weights: npt.NDArray[np.float64]
     advantages: Advantages
     statistics: GroupStatistics
+    teacher: TeacherBatch | None
+    terms: Sequence[DivergenceTerm]
 
 
 def why_untrainable(group: Group, spec: ObjectiveSpec, environments: Mapping[str, GradedTasks]) -> str:
     """Reason to discard a group whole, or an empty string."""
     members = group.gradable
-    needed = 1 if spec.advantage.baseline == "none" else 2
+    needed = 1 if spec.advantage.baseline == "none" or spec.distillation.reward_weight == 0.0 else 2
     if len(members) < needed:
         return f"{len(members)} of {len(group.trajectories)} members could be graded, {needed} are needed"
     if spec.group_filter.rule == "mixed_success":
@@ -82,10 +90,32 @@ def build_batch(bench: Workbench, groups: Sequence[Group]) -> Batch:
             )
             shaped = shaped - weights * penalty
     advantages = sequence_advantages(shaped, [t.group_id for t in rows], spec.advantage, in_baseline)
-    table.set_advantages(advantages.values)
+    table.set_advantages(spec.distillation.reward_weight * advantages.values)
+    teacher, terms = _distil(bench, table, sequences, rows)
     thresholds = np.array([bench.environments[t.task.environment].success_threshold for t in rows])
     statistics = group_statistics(rewards, rewards >= thresholds, table.trained_tokens, advantages)
-    return Batch(rows, table, sequences, rewards, weights, advantages, statistics)
+    return Batch(rows, table, sequences, rewards, weights, advantages, statistics, teacher, terms)
+
+
+def _distil(
+    bench: Workbench, table: RowTable, sequences: Sequence[TrainSequence], rows: Sequence[Trajectory]
+) -> tuple[TeacherBatch | None, Sequence[DivergenceTerm]]:
+    """The teacher's part: added to the advantages, or a term of the loss."""
+    spec = bench.spec.distillation
+    if bench.teacher is None:
+        return None, ()
+    teacher = TeacherBatch(bench.teacher.model, table, teacher_prompts(bench.teacher, rows))
+    if spec.by_distribution:
+        weights = np.where(table.loss_mask, spec.weight, 0.0).astype(np.float32)
+        kind = Divergence(spec.beta, spec.top_k if spec.kind == "top_k" else 0, spec.support)
+        return teacher, (DivergenceTerm("teacher", kind, teacher.head_input, weights, teacher.observe),)
+    plan = plan_blocks(bench.trainer, sequences, bench.plan)
+    teacher.score(plan, bench.trainer.model, bench.trainer.temperature)
+    advantages = teacher_advantages(
+        table.sampler_logprob, table.teacher_logprob, table.loss_mask, table.row_of_token, spec.weight, spec.discount
+    )
+    table.add_advantages(advantages)
+    return teacher, ()
 
 
 def write_columns(batch: Batch) -> None:

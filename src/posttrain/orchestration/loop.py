@@ -176,7 +176,9 @@ class Loop:
         with self._phase("scoring"):
             batch = build_batch(bench, groups)
         with self._phase("training"):
-            result = update_policy(bench.trainer, batch.table, batch.sequences, bench.spec, bench.plan)
+            result = update_policy(
+                bench.trainer, batch.table, batch.sequences, bench.spec, bench.plan, terms=batch.terms
+            )
         write_columns(batch)
         self.trained_tokens += result.packed_tokens
         staleness = self.schedule.training_staleness

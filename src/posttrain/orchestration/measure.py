@@ -167,6 +167,9 @@ def update_signals(batch: Batch, result: UpdateResult, training_seconds: float, 
         values["policy/entropy"] = entropy
     if "policy/anchor_kl" not in values and (kl := anchor_kl(batch)) is not None:
         values["policy/anchor_kl"] = kl
+    values |= result.terms.finalize()
+    if batch.teacher is not None:
+        values |= batch.teacher.signals()
     norms = [s.grad_norm for s in result.steps]
     return values | {
         "policy/grad_norm": float(np.mean(norms)),

@@ -24,6 +24,7 @@ from posttrain.orchestration.loop import Loop
 from posttrain.orchestration.measure import device_use
 from posttrain.orchestration.outputs import LastingConsole, check_writable, save_model, save_tokenizer
 from posttrain.orchestration.progress import Progress
+from posttrain.orchestration.teacher_comparison import compare_teacher
 from posttrain.orchestration.unedited import check_unedited
 from posttrain.orchestration.watch import Watch, check_names, sentence, stop_lines
 from posttrain.orchestration.workbench import (
@@ -66,10 +67,21 @@ def train(settings: Settings, path: Path) -> int:
     check_held_out(preparation)
     check_writable(path)
     bench = build(preparation)
+    _compare_teacher(bench, console)
     run = RunDirectory.create(path, _run_info(bench))
     save_tokenizer(bench.loaded, run)
     console.print(f"run directory: {path}")
     return _work(bench, run, console, None)
+
+
+def _compare_teacher(bench: Workbench, console: Console) -> None:
+    """Refuse a teacher that is worse than its student. Raises InputError; nothing is written yet."""
+    try:
+        for line in compare_teacher(bench):
+            console.print(line, markup=False)
+    except BaseException:
+        bench.close()
+        raise
 
 
 def resume(path: Path, overrides: Sequence[str] = ()) -> int:

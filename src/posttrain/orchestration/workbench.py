@@ -21,6 +21,7 @@ from posttrain.model.runtime import probe_machine, set_threads, tune_allocator
 from posttrain.model.tiny import TINY_PREFIX, build_tiny
 from posttrain.model.weights import WeightSet
 from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
+from posttrain.orchestration.teacher import TaughtBy, build_teacher, inspect_teacher
 from posttrain.policy.reference import Reference
 from posttrain.policy.trainer import OptimizerSettings, Trainer
 from posttrain.policy.update import UpdatePlan
@@ -44,6 +45,7 @@ class Preparation:
 
     resolved: Resolved
     facts: ModelFacts
+    teacher_facts: ModelFacts | None
     environments: Sequence[GradedTasks]
     memory: tuple[MemoryItem, ...]
     allocator: str
@@ -77,11 +79,12 @@ class SamplingBench:
 
 @dataclass(frozen=True, slots=True)
 class Workbench(SamplingBench):
-    """The parts of a run. ``reference`` is absent where nothing is anchored."""
+    """The parts of a run. ``reference`` is absent where nothing is anchored, ``teacher`` where nobody teaches."""
 
     loaded: LoadedModel
     trainer: Trainer
     reference: Reference | None
+    teacher: TaughtBy | None
     spec: ObjectiveSpec
     plan: UpdatePlan
     anchors: Mapping[str, float]
@@ -99,21 +102,29 @@ def prepare(settings: Settings, resolved: Resolved | None = None, *, sampling_on
     plan, choices = (resolved.machine, ()) if resolved else resolve_machine(settings, machine)
     set_threads(plan.threads)
     facts = inspect_model(settings.model.path, tokenizer=settings.model.tokenizer, lora=settings.model.lora)
+    teacher_facts = None if sampling_only else inspect_teacher(settings, facts)
     environments = build_environments(settings.environments)
     try:
         check_tasks(environments)
         if resolved is None:
             longest = _longest_prompt(settings, facts, environments)
             sizes, more = resolve_sizes(
-                settings, plan, machine, facts, longest, facts.trainable_parameters, sampling_only=sampling_only
+                settings,
+                plan,
+                machine,
+                facts,
+                longest,
+                facts.trainable_parameters,
+                sampling_only=sampling_only,
+                teacher_parameters=teacher_facts.parameters if teacher_facts else 0,
             )
             resolved = Resolved(settings, plan, sizes, (*choices, *more))
     except BaseException:
         for environment in environments:
             environment.close()
         raise
-    memory = () if sampling_only else _memory(resolved, facts)
-    return Preparation(resolved, facts, environments, memory, allocator)
+    memory = () if sampling_only else _memory(resolved, facts, teacher_facts)
+    return Preparation(resolved, facts, teacher_facts, environments, memory, allocator)
 
 
 def _longest_prompt(settings: Settings, facts: ModelFacts, environments: Sequence[GradedTasks]) -> int:
@@ -132,7 +143,7 @@ def _longest_prompt(settings: Settings, facts: ModelFacts, environments: Sequenc
     return max(len(turns.prompt_ids(task)) for task in tasks)
 
 
-def _memory(resolved: Resolved, facts: ModelFacts) -> tuple[MemoryItem, ...]:
+def _memory(resolved: Resolved, facts: ModelFacts, teacher: ModelFacts | None) -> tuple[MemoryItem, ...]:
     settings = resolved.settings
     packed_head = facts.tied and resolved.machine.compute_dtype == "bfloat16" and resolved.machine.device == "cpu"
     return account(
@@ -142,6 +153,7 @@ def _memory(resolved: Resolved, facts: ModelFacts) -> tuple[MemoryItem, ...]:
             master_dtype=settings.model.master_dtype,
             compute_dtype=resolved.machine.compute_dtype,
             reference=needs_reference(settings) and settings.model.lora is None,
+            teacher_parameters=teacher.parameters if teacher else 0,
             engine_copy=True,
             kv_bytes=resolved.sizes.kv_memory_mb * MIB,
             head_parameters=facts.vocabulary * facts.hidden if packed_head else 0,
@@ -154,18 +166,18 @@ def build_sampling(preparation: Preparation) -> SamplingBench:
     loaded = _load(preparation)
     model: Any = loaded.model
     check_packed_forward(model)
-    engine = _engine(preparation, model)
+    engine = build_engine(preparation, model)
     engine.load_weights(WeightSet.of(0, {name: p.detach() for name, p in model.named_parameters()}))
     return SamplingBench(preparation, _by_name(preparation), _turns(preparation, loaded), engine)
 
 
 def build(preparation: Preparation) -> Workbench:
     """Load the model and build engine and trainer."""
-    settings, sizes = preparation.settings, preparation.resolved.sizes
+    settings, sizes, machine = preparation.settings, preparation.resolved.sizes, preparation.resolved.machine
     loaded = _load(preparation)
     model: Any = loaded.model
     gap = check_packed_forward(model)
-    engine = _engine(preparation, model)
+    engine = build_engine(preparation, model)
     lora = _lora(settings, model)
     head = HeadSettings(sizes.head_chunk_tokens, sizes.keep_logits_mb * MIB)
     temperature = settings.rollout.temperature
@@ -180,14 +192,16 @@ def build(preparation: Preparation) -> Workbench:
         checkpointing=settings.model.gradient_checkpointing,
         with_entropy=settings.logprobs.entropy,
     )
+    turns = _turns(preparation, loaded)
     return Workbench(
         preparation=preparation,
         environments=_by_name(preparation),
-        turns=_turns(preparation, loaded),
+        turns=turns,
         loaded=loaded,
         engine=engine,
         trainer=trainer,
         reference=reference,
+        teacher=build_teacher(settings, machine, loaded, turns, head),
         spec=chosen_objective(settings.policy).for_generation_budget(sizes.max_new_tokens),
         plan=UpdatePlan(
             settings.policy.updates_per_batch,
@@ -215,9 +229,12 @@ def _load(preparation: Preparation) -> LoadedModel:
     return loaded
 
 
-def _engine(preparation: Preparation, model: Any) -> NativeEngine:
+def build_engine(preparation: Preparation, model: Any, context_length: int | None = None) -> NativeEngine:
+    """An engine for a model of the run, of the policy's context length unless another is given."""
     sizes = preparation.resolved.sizes
-    limits = NativeSettings(preparation.facts.context_length, sizes.kv_memory_mb * MIB, sizes.max_running)
+    limits = NativeSettings(
+        context_length or preparation.facts.context_length, sizes.kv_memory_mb * MIB, sizes.max_running
+    )
     return NativeEngine(model, getattr(torch, preparation.resolved.machine.compute_dtype), limits)
 
 

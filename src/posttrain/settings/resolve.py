@@ -124,17 +124,23 @@ def resolve_sizes(
     trainable_parameters: int | None = None,
     *,
     sampling_only: bool = False,
+    teacher_parameters: int = 0,
 ) -> tuple[SizePlan, tuple[Choice, ...]]:
     """Generation length, engine and micro-batch sizes. ``longest_prompt`` in tokens over all tasks.
 
-    ``trainable_parameters`` counts the adapters when LoRA is on; ``None``: every weight is trained. With
-    ``sampling_only`` nothing is: memory is that of the engine, and the micro-batch is one row.
+    ``trainable_parameters`` counts the adapters when LoRA is on; ``None``: every weight is trained.
+    ``teacher_parameters`` are those of a teacher's frozen weights. With ``sampling_only`` nothing is trained: memory
+    is that of the engine, and the micro-batch is one row.
 
     Raises InputError if the prompt leaves no room in the context or the model does not fit into memory.
     """
     element = ELEMENT_BYTES[plan.compute_dtype]
     total = machine.cuda[0].memory_bytes if plan.device == "cuda" else machine.memory_bytes
-    held = sampling_bytes(plan, model) if sampling_only else resident_bytes(settings, plan, model, trainable_parameters)
+    if sampling_only:
+        held = sampling_bytes(plan, model)
+    else:
+        held = resident_bytes(settings, plan, model, trainable_parameters)
+        held += teacher_parameters * element
     free = total - held
     if free <= 0:
         what = "sampling from" if sampling_only else "training"

@@ -91,9 +91,9 @@ _GKD = AlgorithmRow(
     differences=(
         (
             "TRL GKDTrainer",
-            "mixes in answers of a data set (lmbda 0.5), works at temperature 0.9; its ends are the plain KLs as here",
+            "mixes in answers of a data set (lmbda 0.5) and works at temperature 0.9; its ends are the plain KLs too",
         ),
-        ("the paper", "JSD has a gradient of 0 at both ends of beta; here, as in TRL, the ends are the plain KLs"),
+        ("the paper", "its JSD vanishes at both ends of beta; here, as in TRL, the ends are the plain KLs"),
     ),
 )
 
