@@ -13,8 +13,9 @@ from posttrain.model.forward import prepare_model
 from posttrain.model.head import HeadSettings
 from posttrain.model.load import load_policy
 from posttrain.model.runtime import set_threads, tune_allocator
+from posttrain.policy.masters import OptimizerSettings
 from posttrain.policy.rows import RowTable, train_sequences
-from posttrain.policy.trainer import OptimizerSettings, Trainer
+from posttrain.policy.trainer import Trainer
 from posttrain.policy.update import UpdatePlan, update_policy
 from posttrain.settings.algorithms import algorithm_row
 from posttrain.settings.objective import Aggregation

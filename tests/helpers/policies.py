@@ -14,7 +14,8 @@ from posttrain.model.head import HeadSettings
 from posttrain.model.lora import attach_lora
 from posttrain.model.packing import TrainSequence
 from posttrain.model.tiny import build_tiny
-from posttrain.policy.trainer import OptimizerSettings, Trainer
+from posttrain.policy.masters import OptimizerSettings
+from posttrain.policy.trainer import Trainer
 from posttrain.trajectory import (
     FinishReason,
     Grade,

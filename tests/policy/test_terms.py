@@ -13,10 +13,11 @@ from policies import largest_gap, make_groups, make_model, make_trainer
 from posttrain.model.head import HeadSettings
 from posttrain.policy.divergence import token_divergence
 from posttrain.policy.divergence_head import Divergence
+from posttrain.policy.masters import StepResult
 from posttrain.policy.rows import RowTable, train_sequences
 from posttrain.policy.teacher import Teacher, TeacherBatch
 from posttrain.policy.terms import DivergenceTerm
-from posttrain.policy.trainer import StepResult, Trainer
+from posttrain.policy.trainer import Trainer
 from posttrain.policy.update import UpdatePlan, UpdateResult, plan_blocks, update_policy
 from posttrain.settings.algorithms import algorithm_row
 from posttrain.trajectory import Trajectory
@@ -41,7 +42,9 @@ class Probe(Trainer):
         return trainer  # type: ignore[return-value]
 
     def step(self) -> StepResult:
-        self.found = {n: torch.zeros_like(m) if m.grad is None else m.grad.clone() for n, m in self._masters.items()}
+        self.found = {
+            n: torch.zeros_like(m) if m.grad is None else m.grad.clone() for n, m in self.masters.tensors.items()
+        }
         return StepResult(1.0, 0.0, self.version)
 
 

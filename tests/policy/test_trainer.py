@@ -13,8 +13,9 @@ from policies import largest_gap, make_groups, make_model, make_trainer
 from posttrain.errors import InputError, NonFiniteError
 from posttrain.model.lora import merged_state
 from posttrain.policy.aggregation import step_totals
+from posttrain.policy.masters import OptimizerSettings
 from posttrain.policy.rows import RowTable, train_sequences
-from posttrain.policy.trainer import OptimizerSettings, Trainer
+from posttrain.policy.trainer import Trainer
 from posttrain.policy.update import UpdatePlan, plan_blocks, update_policy
 from posttrain.rollout.native.engine import NativeEngine, NativeSettings
 from posttrain.rollout.protocol import Request
@@ -38,7 +39,7 @@ def one_update(trainer: Trainer, seed: int = 0, plan: UpdatePlan = PLAN) -> Any:
 
 
 def masters(trainer: Trainer) -> dict[str, torch.Tensor]:
-    return {name: m.detach().clone() for name, m in trainer._masters.items()}
+    return {name: m.detach().clone() for name, m in trainer.masters.tensors.items()}
 
 
 def test_masters_are_float32_and_the_model_is_their_cast() -> None:
@@ -48,9 +49,9 @@ def test_masters_are_float32_and_the_model_is_their_cast() -> None:
     moved = 0
     for name, parameter in trainer.model.named_parameters():
         assert parameter.dtype == torch.bfloat16
-        assert trainer._masters[name].dtype == torch.float32
-        torch.testing.assert_close(parameter, trainer._masters[name].bfloat16(), rtol=0, atol=0)
-        moved += int((trainer._masters[name] != before[name]).sum())
+        assert trainer.masters.tensors[name].dtype == torch.float32
+        torch.testing.assert_close(parameter, trainer.masters.tensors[name].bfloat16(), rtol=0, atol=0)
+        moved += int((trainer.masters.tensors[name] != before[name]).sum())
     assert moved > 10_000
 
 
@@ -61,8 +62,8 @@ def test_small_updates_add_up_in_the_masters_where_bfloat16_would_round_them_awa
         one_update(trainer, seed)
     name = "model.layers.0.mlp.down_proj.weight"
     large = before[name].abs() > 0.01
-    assert (trainer._masters[name] != before[name])[large].float().mean() > 0.5
-    assert (trainer._masters[name].bfloat16() == before[name].bfloat16())[large].float().mean() > 0.9
+    assert (trainer.masters.tensors[name] != before[name])[large].float().mean() > 0.5
+    assert (trainer.masters.tensors[name].bfloat16() == before[name].bfloat16())[large].float().mean() > 0.9
 
 
 def test_bfloat16_compute_stays_near_float32() -> None:
@@ -90,7 +91,7 @@ def test_gradients_of_micro_batches_are_summed_in_float32() -> None:
         trainer.begin(totals, algorithm_row("grpo").spec)
         for _ in range(times):
             trainer.accumulate(blocks, table)
-        sums.append({n: m.grad / times for n, m in trainer._masters.items() if m.grad is not None})
+        sums.append({n: m.grad / times for n, m in trainer.masters.tensors.items() if m.grad is not None})
     assert {g.dtype for g in sums[1].values()} == {torch.float32}
     assert largest_gap(*sums) < 1e-4
 
@@ -111,7 +112,7 @@ def test_saved_and_loaded_goes_on_bit_for_bit(dtype: torch.dtype, lora: bool, tm
         one_update(trainer, 2)
     assert whole.version == other.version == 3
     for name, master in masters(whole).items():
-        assert torch.equal(master, other._masters[name]), name
+        assert torch.equal(master, other.masters.tensors[name]), name
 
 
 def test_a_fresh_trainer_saves_and_loads_too(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_the_clip_is_of_the_global_norm() -> None:
     loose, tight = make_trainer(gradient_clip=1e9), make_trainer(gradient_clip=1e-3)
     assert one_update(loose).steps[0].grad_norm == one_update(tight).steps[0].grad_norm
     moments = [
-        torch.cat([t._optimizer.state[m]["exp_avg"].flatten() for m in t._masters.values()]).norm()
+        torch.cat([t.masters.adamw.state[m]["exp_avg"].flatten() for m in t.masters.tensors.values()]).norm()
         for t in (loose, tight)
     ]
     assert float(moments[1]) == pytest.approx(0.1 * 1e-3, rel=1e-3)

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policies import largest_gap, make_groups, make_model, make_trainer
 
+from posttrain.policy.masters import StepResult
 from posttrain.policy.rows import RowTable, train_sequences
 from posttrain.policy.statistics import Total
-from posttrain.policy.trainer import StepResult, Trainer
+from posttrain.policy.trainer import Trainer
 from posttrain.policy.update import UpdatePlan, UpdateResult, plan_blocks, update_policy
 from posttrain.settings.algorithms import algorithm_row
 from posttrain.settings.objective import ObjectiveSpec
@@ -40,7 +41,7 @@ class Probe(Trainer):
 
     def step(self) -> StepResult:
         self.steps.append(
-            {n: torch.zeros_like(m) if m.grad is None else m.grad.clone() for n, m in self._masters.items()}
+            {n: torch.zeros_like(m) if m.grad is None else m.grad.clone() for n, m in self.masters.tensors.items()}
         )
         return StepResult(0.0, 0.0, self.version)
 

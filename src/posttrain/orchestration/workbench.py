@@ -22,8 +22,9 @@ from posttrain.model.tiny import TINY_PREFIX, build_tiny
 from posttrain.model.weights import WeightSet
 from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
 from posttrain.orchestration.teacher import TaughtBy, build_teacher, inspect_teacher
+from posttrain.policy.masters import OptimizerSettings
 from posttrain.policy.reference import Reference
-from posttrain.policy.trainer import OptimizerSettings, Trainer
+from posttrain.policy.trainer import Trainer
 from posttrain.policy.update import UpdatePlan
 from posttrain.rollout.native.engine import NativeEngine, NativeSettings
 from posttrain.rollout.turns import Turns

@@ -14,7 +14,8 @@ import torch
 
 from posttrain.logprobs.scoring import score_blocks
 from posttrain.model.packing import Block, CostModel, TrainSequence, build_blocks
-from posttrain.policy.trainer import StepResult, Trainer
+from posttrain.policy.masters import StepResult
+from posttrain.policy.trainer import Trainer
 
 RowLoss = Callable[[npt.NDArray[np.int64], torch.Tensor], torch.Tensor]
 """From row numbers int64 (n,) and their values float64 (n,), with gradient, to this micro-batch's part of the loss."""

@@ -11,10 +11,11 @@ import torch
 
 from posttrain.model.packing import Block, TrainSequence, build_blocks, plan_micro_batches
 from posttrain.policy.aggregation import step_totals
+from posttrain.policy.masters import StepResult
 from posttrain.policy.rows import RowTable
 from posttrain.policy.statistics import ObjectiveStatistics
 from posttrain.policy.terms import DivergenceTerm, TermStatistics
-from posttrain.policy.trainer import StepResult, Trainer
+from posttrain.policy.trainer import Trainer
 from posttrain.settings.objective import ObjectiveSpec
 
 

@@ -102,7 +102,7 @@ def planted(case: Case) -> Generator[None]:
         yield
         return
     import posttrain.orchestration.loop as loop
-    from posttrain.policy.trainer import OptimizerSettings
+    from posttrain.policy.masters import OptimizerSettings
     from posttrain.rollout.native.replica import Replica
 
     now = {"step": 0, "training": False}
