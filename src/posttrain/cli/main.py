@@ -88,12 +88,19 @@ def train(config: ConfigFile, /, *overrides: Overrides, run: NewRun = None) -> i
     import time
 
     from posttrain.rundir.directory import default_run_path
-    from posttrain.settings import load_settings
+    from posttrain.settings import FixedSettings, load_any_settings
+    from posttrain.settings.fixed import check_fixed_settings
     from posttrain.settings.rules import check_settings
 
-    settings = load_settings(config, overrides)
-    check_settings(settings)
+    settings = load_any_settings(config, overrides)
     path = run or default_run_path(settings.run.name, time.time(), Path(settings.rundir.root))
+    if isinstance(settings, FixedSettings):
+        check_fixed_settings(settings)
+
+        from posttrain.orchestration.fixed_data.run import train_fixed
+
+        return train_fixed(settings, path)
+    check_settings(settings)
 
     from posttrain.orchestration.run import train as train_run
 
@@ -114,8 +121,12 @@ def resume(run: ExistingRun, /, *overrides: WatchOverrides) -> int:
         posttrain resume runs/demo-20260101-120000 --faultmap.ignore reward_dead
     """
     from posttrain.rundir.directory import RunDirectory
+    from posttrain.settings.schema import is_fixed
 
-    RunDirectory.open(run)
+    if is_fixed(RunDirectory.open(run).info().settings):
+        from posttrain.orchestration.fixed_data.run import resume_fixed
+
+        return resume_fixed(run, overrides)
 
     from posttrain.orchestration.run import resume as resume_run
 

@@ -23,12 +23,17 @@ ENVIRONMENT_KINDS: dict[str, type[Section]] = {
 """The models of ``[environments.NAME]`` by their ``kind``."""
 
 
-def root_of(data: Mapping[str, Any]) -> type[Settings] | type[FixedSettings]:
-    """Which tree plain data fills: that of a run on fixed data if its algorithm is one, or if only it has its rows."""
+def is_fixed(data: Mapping[str, Any]) -> bool:
+    """Whether plain data is of a run on fixed data: its algorithm is one, or it has rows and no environment."""
     policy = data.get("policy")
     algorithm = policy.get("algorithm") if isinstance(policy, Mapping) else None
     rows_alone = "data" in data and "environments" not in data
-    return FixedSettings if (isinstance(algorithm, str) and algorithm in FIXED_ROWS) or rows_alone else Settings
+    return (isinstance(algorithm, str) and algorithm in FIXED_ROWS) or rows_alone
+
+
+def root_of(data: Mapping[str, Any]) -> type[Settings] | type[FixedSettings]:
+    """Which tree plain data fills."""
+    return FixedSettings if is_fixed(data) else Settings
 
 
 def dotted(path: Path) -> str:

@@ -23,7 +23,10 @@ from posttrain.rundir.reading import LoadedRun, load_run
 from posttrain.rundir.trajectories import StoredTrajectory
 from posttrain.settings.chosen import anchor_weights, chosen_objective
 from posttrain.settings.environments import reward_kind_of
-from posttrain.settings.load import settings_from_mapping
+from posttrain.settings.fixed import FixedSettings, learning_rate_of
+from posttrain.settings.load import any_settings_from_mapping, settings_from_mapping
+from posttrain.settings.schema import is_fixed
+from posttrain.settings.tree import Settings
 from posttrain.signals.framework import Framework
 
 
@@ -75,6 +78,8 @@ def facts_of(info: RunInfo, remarks: Remarks) -> Facts:
     """What ``run.json`` says about the settings. Unreadable settings are a problem, not an error."""
     written = {key: value for key, value in info.settings.items() if key != "resolved"}
     try:
+        if is_fixed(written):
+            return _fixed_facts(info, any_settings_from_mapping(written))
         settings = settings_from_mapping(written)
         denominator = chosen_objective(settings.policy).ratio.denominator
         weights = anchor_weights(settings)
@@ -96,6 +101,22 @@ def facts_of(info: RunInfo, remarks: Remarks) -> Facts:
         updates_per_batch=policy.updates_per_batch,
         corrected=denominator == "sampler",
         verifiable=all(reward_kind_of(e) == "verifiable" for e in settings.environments.values()),
+        mixture_of_experts="moe" in architecture.lower() if isinstance(architecture, str) else None,
+        asynchronous=False,
+        staleness_limit=0,
+        compute_dtype=info.plan.compute_dtype,
+    )
+
+
+def _fixed_facts(info: RunInfo, settings: Settings | FixedSettings) -> Facts:
+    """Of a run on fixed data: nothing is sampled, so nothing is known of groups, lengths or age."""
+    policy, architecture = settings.policy, info.facts.get("architecture")
+    return Facts(
+        algorithm=policy.algorithm,
+        learning_rate=learning_rate_of(settings) if isinstance(settings, FixedSettings) else None,
+        warmup_steps=policy.warmup_steps,
+        planned_steps=settings.run.steps,
+        updates_per_batch=1,
         mixture_of_experts="moe" in architecture.lower() if isinstance(architecture, str) else None,
         asynchronous=False,
         staleness_limit=0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,15 +19,21 @@ from posttrain.settings.rows.fixed import RowKind
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One usable row. ``answers`` are (chosen, rejected) of a pair, otherwise one."""
+    """One usable row. ``answers`` are (chosen, rejected) of a pair, otherwise one.
+
+    ``mismatched`` is a labelled answer after another row's prompt, for KTO's reference point; absent where every
+    prompt is the same or the two together are too long.
+    """
 
     record: Record
     answers: tuple[Rendered, ...]
+    mismatched: Rendered | None = None
 
     @property
     def tokens(self) -> int:
-        """Tokens of all its answers, each with its prompt."""
-        return sum(len(answer) for answer in self.answers)
+        """Tokens of what must be computed together: all its answers, each with its prompt."""
+        together = sum(len(answer) for answer in self.answers)
+        return together if self.mismatched is None else max(together, len(self.mismatched))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +54,6 @@ class FixedData:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest single answer with its prompt."""
-        return max(len(answer) for example in (*self.train, *self.held_out) for answer in example.answers)
-
-    @property
-    def longest_example(self) -> int:
         """Tokens of the longest row: of both answers of a pair."""
         return max(example.tokens for example in (*self.train, *self.held_out))
 
@@ -81,6 +82,8 @@ def load_data(data: DataSettings, kind: RowKind, renderer: Renderer, context_len
         _check_apart(train, held_out)
     dropped = reading.dropped()
     _check_enough(data, kind, train, dropped)
+    if kind == "answers":
+        train, held_out = (_with_mismatched(rows, renderer, limit) for rows in (train, held_out))
     return FixedData(tuple(train), tuple(held_out), dropped)
 
 
@@ -146,6 +149,21 @@ def _split(rows: Sequence[Example], fraction: float, seed: int) -> tuple[list[Ex
     return [e for e in rows if e.record.prompt not in held_out], [e for e in rows if e.record.prompt in held_out]
 
 
+def _with_mismatched(rows: Sequence[Example], renderer: Renderer, limit: int) -> list[Example]:
+    """Each answer's prompt exchanged for that of the next row, around the end, that has another one."""
+    count = len(rows)
+    following: list[int | None] = [None] * (2 * count)
+    for i in reversed(range(2 * count - 1)):
+        differs = rows[i % count].record.prompt != rows[(i + 1) % count].record.prompt
+        following[i] = (i + 1) % count if differs else following[i + 1]
+    found: list[Example] = []
+    for example, partner in zip(rows, following[:count], strict=True):
+        rendered = None if partner is None else renderer.after_prompt_of(rows[partner].record, example.record)
+        fits = rendered is not None and len(rendered) <= limit
+        found.append(replace(example, mismatched=rendered if fits else None))
+    return found
+
+
 def _check_apart(train: Sequence[Example], held_out: Sequence[Example]) -> None:
     trained = {example.record.prompt: example.record.place for example in train}
     for example in held_out:
@@ -170,6 +188,10 @@ def _check_enough(data: DataSettings, kind: RowKind, train: Sequence[Example], d
     if kind == "answers" and len({example.record.desirable for example in train}) < 2:
         only = "desirable" if train[0].record.desirable else "undesirable"
         raise InputError("data.label_column", data.label_column, f"every row is {only}", "Add rows of the other label.")
+    if kind == "answers" and len({example.record.prompt for example in train}) < 2:
+        raise InputError(
+            "data.path", data.path, "every row has the same prompt", "KTO compares with answers to other prompts."
+        )
 
 
 def rows_of_step(step: int, rows_per_step: int, rows: int, seed: int) -> list[int]:

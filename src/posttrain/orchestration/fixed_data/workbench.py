@@ -1,0 +1,213 @@
+"""Everything a run on fixed data works with, built in one order: facts, rows, sizes, model, trainer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from posttrain.model.attention import ATTENTION_NAME, register_attention
+from posttrain.model.forward import check_packed_forward, prepare_model
+from posttrain.model.head import HeadSettings
+from posttrain.model.load import LoadedModel, ModelFacts, inspect_model, load_policy, load_tokenizer, resolve_directory
+from posttrain.model.lora import LoraPolicy, attach_lora
+from posttrain.model.packing import Block, TrainSequence
+from posttrain.model.reward_head import attach_reward_head
+from posttrain.model.runtime import probe_machine, set_threads, tune_allocator
+from posttrain.model.tiny import TINY_PREFIX, build_tiny
+from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
+from posttrain.orchestration.fixed_data.batch import Array, FixedBatch, mismatched_units
+from posttrain.orchestration.fixed_data.dataset import Example, FixedData, load_data
+from posttrain.orchestration.fixed_data.methods import Method, method_of
+from posttrain.orchestration.fixed_data.render import Renderer
+from posttrain.policy.fixed_update import plan_units, score_rows, summed_logprobs
+from posttrain.policy.trainer import OptimizerSettings, Trainer
+from posttrain.settings.fixed import FixedSettings, chosen_part
+from posttrain.settings.parts.supervised import RewardModelling
+from posttrain.settings.resolve import resolve_machine
+from posttrain.settings.resolve_fixed import FixedResolved, resolve_fixed_sizes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MIB = 1 << 20
+_SAMPLING = ("engine weights", "reference weights", "keys and values")
+"""Blocks of memory that only a run which samples has."""
+
+PAIRS_PER_TOKEN = 1024
+"""Attention pairs allowed in a micro-batch for each of its tokens: bounds score memory as tokens bound the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPreparation:
+    """What is known before weights are loaded. ``resolved`` has no ``auto`` left; ``memory`` is per model copy."""
+
+    resolved: FixedResolved
+    facts: ModelFacts
+    data: FixedData
+    memory: tuple[MemoryItem, ...]
+    allocator: str
+
+    @property
+    def settings(self) -> FixedSettings:
+        """The settings themselves."""
+        return self.resolved.settings
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBench:
+    """The parts of a run on fixed data."""
+
+    preparation: FixedPreparation
+    loaded: LoadedModel
+    trainer: Trainer
+    method: Method
+    forward_gap: float
+
+    @property
+    def settings(self) -> FixedSettings:
+        """The settings of the run."""
+        return self.preparation.settings
+
+    @property
+    def data(self) -> FixedData:
+        """The rows of the run."""
+        return self.preparation.data
+
+    def plan(self, units: Sequence[Sequence[TrainSequence]]) -> list[list[Block]]:
+        """Micro-batches of whole units within the run's limits."""
+        tokens = self.preparation.resolved.sizes.micro_batch_tokens
+        return plan_units(units, self.trainer.cost, tokens, tokens * PAIRS_PER_TOKEN)
+
+    def score(self, batch: FixedBatch) -> Array:
+        """Values of the rows of a batch under the current weights, float64 (R,)."""
+        return score_rows(self.trainer, self.plan(batch.units), len(batch), self.method.scorer)
+
+    def score_mismatched(self, examples: Sequence[Example]) -> Array:
+        """Log-probs of answers after prompts they do not belong to, float64 (E,); NaN where there is none."""
+        units, having = mismatched_units(examples)
+        values = np.full(len(examples), np.nan)
+        values[having] = score_rows(self.trainer, self.plan(units), len(units), summed_logprobs)
+        return values
+
+
+def prepare_fixed(settings: FixedSettings, resolved: FixedResolved | None = None) -> FixedPreparation:
+    """Probe machine and model facts, read the rows, decide every ``auto``. Nothing is written, no weights are loaded.
+
+    ``resolved`` of an earlier process is taken as it is, so that a resumed run computes the same numbers.
+    """
+    allocator = tune_allocator()
+    machine = probe_machine()
+    plan, choices = (resolved.machine, ()) if resolved else resolve_machine(settings, machine)
+    set_threads(plan.threads)
+    facts = inspect_model(settings.model.path, tokenizer=settings.model.tokenizer, lora=settings.model.lora)
+    row, _ = chosen_part(settings.policy)
+    section = settings.data
+    renderer = Renderer(
+        _tokenizer(settings), facts.eos_token_ids, section.render, section.system_prompt, section.train_on
+    )
+    data = load_data(section, row.row_kind, renderer, facts.context_length)
+    if resolved is None:
+        sizes, more = resolve_fixed_sizes(settings, plan, machine, facts, data.longest, facts.trainable_parameters)
+        resolved = FixedResolved(settings, plan, sizes, (*choices, *more))
+    memory = account(
+        ModelCopies(
+            parameters=facts.parameters,
+            trainable=facts.trainable_parameters,
+            master_dtype=settings.model.master_dtype,
+            compute_dtype=plan.compute_dtype,
+            reference=False,
+            engine_copy=False,
+            kv_bytes=0,
+        )
+    )
+    memory = tuple(item for item in memory if item.name not in _SAMPLING)
+    return FixedPreparation(resolved, facts, data, memory, allocator)
+
+
+def _tokenizer(settings: FixedSettings) -> PreTrainedTokenizerBase:
+    path = settings.model.path
+    if settings.model.tokenizer is not None:
+        return load_tokenizer(settings.model.tokenizer, "model.tokenizer")
+    if path.startswith(TINY_PREFIX):
+        return build_tiny(path.removeprefix(TINY_PREFIX))[1]
+    return load_tokenizer(resolve_directory(path))
+
+
+def build_fixed(preparation: FixedPreparation) -> FixedBench:
+    """Load the model and build the trainer."""
+    settings, resolved = preparation.settings, preparation.resolved
+    _, part = chosen_part(settings.policy)
+    register_attention()
+    loaded = load_policy(
+        settings.model.path,
+        getattr(torch, resolved.machine.compute_dtype),
+        device=resolved.machine.device,
+        tokenizer=settings.model.tokenizer,
+        attention=ATTENTION_NAME,
+        seed=settings.run.seed,
+    )
+    model: Any = loaded.model
+    prepare_model(model)
+    gap = check_packed_forward(model)
+    lora = _lora(settings, model)
+    if isinstance(part, RewardModelling):
+        attach_reward_head(model, settings.run.seed)
+    sizes = resolved.sizes
+    trainer = Trainer(
+        model,
+        _optimizer(preparation),
+        HeadSettings(sizes.head_chunk_tokens, sizes.keep_logits_mb * MIB),
+        temperature=1.0,
+        master_dtype=getattr(torch, settings.model.master_dtype),
+        lora=lora,
+        checkpointing=settings.model.gradient_checkpointing,
+        with_entropy=settings.logprobs.entropy,
+    )
+    return FixedBench(preparation, loaded, trainer, method_of(part), gap)
+
+
+def _lora(settings: FixedSettings, model: Any) -> LoraPolicy | None:
+    section = settings.model.lora
+    if section is None:
+        return None
+    return attach_lora(
+        model,
+        rank=section.rank,
+        alpha=section.alpha,
+        targets=section.targets,
+        dropout=section.dropout,
+        seed=settings.run.seed,
+    )
+
+
+def _optimizer(preparation: FixedPreparation) -> OptimizerSettings:
+    policy = preparation.settings.policy
+    return OptimizerSettings(
+        learning_rate=preparation.resolved.sizes.learning_rate,
+        total_updates=preparation.settings.run.steps,
+        warmup_updates=policy.warmup_steps,
+        schedule=policy.learning_rate_schedule,
+        weight_decay=policy.weight_decay,
+        beta1=policy.adam_beta1,
+        beta2=policy.adam_beta2,
+        eps=policy.adam_eps,
+        gradient_clip=policy.gradient_clip,
+    )
+
+
+def fingerprint(data: FixedData) -> str:
+    """SHA-256 of every token, mask, label and margin, in order: another file, template or split has another."""
+    digest = hashlib.sha256()
+    for rows in (data.train, data.held_out):
+        digest.update(len(rows).to_bytes(8, "little"))
+        for example in rows:
+            digest.update(f"{example.record.desirable} {example.record.margin!r}".encode())
+            for answer in (*example.answers, *([example.mismatched] if example.mismatched else [])):
+                digest.update(len(answer).to_bytes(8, "little"))
+                digest.update(answer.token_ids.tobytes() + answer.target_mask.tobytes())
+    return digest.hexdigest()
