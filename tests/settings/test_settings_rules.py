@@ -153,3 +153,41 @@ def test_stored_overrides_do_not_swallow_the_row() -> None:
 
 def test_every_rule_is_explained() -> None:
     assert all(rule.__doc__ for rule in RULES)
+
+
+DISTILS = "--policy.algorithm=on_policy_distillation"
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [
+        ([DISTILS], "teacher.path"),
+        (["--teacher.path=x"], "teacher.path"),
+        ([DISTILS, "--teacher.path=x", "--policy.distillation.weight=0"], "policy.distillation"),
+        ([DISTILS, "--teacher.path=self"], "teacher.prompt"),
+        (
+            [DISTILS, "--teacher.path=x", "--policy.distillation.kind=top_k", "--policy.distillation.discount=1"],
+            "discount",
+        ),
+    ],
+)
+def test_a_distillation_that_cannot_be_meant_is_refused(given, setting):
+    with pytest.raises(InputError) as caught:
+        check_settings(settings(*given))
+    assert setting in str(caught.value)
+
+
+def test_a_distillation_alone_needs_no_group_and_no_anchor_of_a_soft_reward():
+    given = settings(DISTILS, "--teacher.path=x", "--rollout.group_size=1", mine=FUNCTION)
+    check_settings(given)
+    assert set(anchor_weights(given).values()) == {0.0}
+    with pytest.raises(InputError, match="soft"):
+        check_settings(
+            settings(
+                DISTILS,
+                "--teacher.path=x",
+                "--policy.distillation.reward_weight=1",
+                "--policy.anchor.weight=0",
+                mine=FUNCTION,
+            )
+        )
