@@ -182,6 +182,22 @@ def pack(blocks: Sequence[Block]) -> Packed:
     )
 
 
+def last_tokens(packed: Packed) -> tuple[LongArray, LongArray]:
+    """Where each sequence ends: its ``index`` and the packed index of its last token, both int64 (B,)."""
+    index: list[int] = []
+    where: list[int] = []
+    base = 0
+    for block in packed.blocks:
+        prefix = base + len(block.prefix)
+        start = prefix
+        for sequence, length in zip(block.sequences, block.branch_lengths, strict=True):
+            start += length
+            index.append(sequence.index)
+            where.append((start if length else prefix) - 1)
+        base += len(block)
+    return np.array(index, np.int64), np.array(where, np.int64)
+
+
 def _long(parts: Sequence[npt.NDArray[np.generic]]) -> LongArray:
     return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)
 

@@ -81,19 +81,6 @@ def generalised_advantages(
     return Estimates(advantages, returns)
 
 
-def whiten(values: Float64Array, mask: BoolArray, epsilon: float = 1e-8) -> Float64Array:
-    """``(x - mean) / sqrt(variance + epsilon)`` over all masked-in entries, 0 elsewhere. Float64, shape of ``values``.
-
-    One mean and one variance (divided by n - 1) of everything passed in: pass a whole optimizer step. Entries that are
-    all equal, compared exactly, become 0: a spread of rounding noise is not blown up.
-    """
-    chosen = np.asarray(values[mask], np.float64)
-    whitened = np.zeros(values.shape)
-    if chosen.size and chosen.max() > chosen.min():
-        whitened[mask] = (chosen - chosen.mean()) / np.sqrt(chosen.var(ddof=1) + epsilon)
-    return whitened
-
-
 def explained_variance(values: Float64Array, returns: Float64Array, mask: BoolArray) -> float | None:
     """``1 - var(returns - values) / var(returns)`` over the masked-in tokens; ``None`` where returns do not vary.
 
