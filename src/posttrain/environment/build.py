@@ -11,6 +11,7 @@ from posttrain.environment.grading import GradedTasks
 from posttrain.environment.protocol import RewardKind, TaskSplit
 from posttrain.environment.reasoning_gym import reasoning_gym_environment
 from posttrain.environment.rows import RowFormat, load_split
+from posttrain.environment.scorer import ModelGrader, Scorers
 from posttrain.environment.verifiers import verifier
 from posttrain.errors import InputError
 from posttrain.settings.environments import (
@@ -18,17 +19,23 @@ from posttrain.settings.environments import (
     EnvironmentSettings,
     FunctionSettings,
     ReasoningGymSettings,
+    RewardModelSettings,
     RowsSettings,
 )
 from posttrain.trajectory import Message, Task
 
 
-def build_environments(sections: Mapping[str, EnvironmentSettings]) -> list[GradedTasks]:
-    """All environments of the settings, in their order. Closes those already built if one cannot be."""
+def build_environments(
+    sections: Mapping[str, EnvironmentSettings], scorers: Scorers | None = None
+) -> list[GradedTasks]:
+    """All environments of the settings, in their order. Closes those already built if one cannot be.
+
+    ``scorers`` loads reward models, where the caller can.
+    """
     built: list[GradedTasks] = []
     try:
         for name, section in sections.items():
-            built.append(build_environment(name, section))
+            built.append(build_environment(name, section, scorers))
     except BaseException:
         for environment in built:
             environment.close()
@@ -36,16 +43,16 @@ def build_environments(sections: Mapping[str, EnvironmentSettings]) -> list[Grad
     return built
 
 
-def build_environment(name: str, section: EnvironmentSettings) -> GradedTasks:
+def build_environment(name: str, section: EnvironmentSettings, scorers: Scorers | None = None) -> GradedTasks:
     """One environment. Raises InputError on anything it cannot be built from."""
-    environment = _build(name, section)
+    environment = _build(name, section, scorers)
     environment.success_threshold = section.success_threshold
     if section.system_prompt is not None:
         environment.split = _with_system_prompt(environment.split, section.system_prompt)
     return environment
 
 
-def _build(name: str, section: EnvironmentSettings) -> GradedTasks:
+def _build(name: str, section: EnvironmentSettings, scorers: Scorers | None) -> GradedTasks:
     match section:
         case ArithmeticSettings():
             return _arithmetic(name, section)
@@ -55,6 +62,8 @@ def _build(name: str, section: EnvironmentSettings) -> GradedTasks:
             return _rows(name, section)
         case FunctionSettings():
             return _function(name, section)
+        case RewardModelSettings():
+            return _reward_model(name, section, scorers)
 
 
 def _arithmetic(name: str, section: ArithmeticSettings) -> GradedTasks:
@@ -111,7 +120,17 @@ def _function(name: str, section: FunctionSettings) -> GradedTasks:
     return GradedTasks(name, split, grader, RewardKind(section.reward_kind), reward_range=None)
 
 
-def _load(name: str, section: RowsSettings | FunctionSettings) -> TaskSplit:
+def _reward_model(name: str, section: RewardModelSettings, scorers: Scorers | None) -> GradedTasks:
+    setting = f"environments.{name}.reward_model"
+    if scorers is None:
+        problem = "is a model, and what was asked for runs without models"
+        raise InputError(setting, section.reward_model, problem, "Train with it, and look at its samples.")
+    split = _load(name, section)
+    grader = ModelGrader(scorers(setting, section.reward_model))
+    return GradedTasks(name, split, grader, RewardKind.SOFT, reward_range=None)
+
+
+def _load(name: str, section: RowsSettings | FunctionSettings | RewardModelSettings) -> TaskSplit:
     return load_split(
         name,
         section.path,

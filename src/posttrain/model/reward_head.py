@@ -16,7 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from posttrain.model.forward import base_model, forward_hidden, to_device
+from posttrain.errors import InputError
+from posttrain.model.attention import ATTENTION_NAME, register_attention
+from posttrain.model.forward import base_model, forward_hidden, prepare_model, to_device
+from posttrain.model.load import load_tokenizer
 from posttrain.model.lora import merged_state
 from posttrain.model.packing import Block
 from posttrain.model.quiet import quiet_transformers
@@ -94,3 +97,45 @@ def _padding(tokenizer: PreTrainedTokenizerBase, module: Any) -> int | None:
     own: Any = tokenizer.pad_token_id
     candidates: list[int] = [own] if own is not None else []
     return next((token for token in [*candidates, *tokenizer.all_special_ids] if token not in ends), None)
+
+
+def load_reward_model(setting: str, path: str, device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A reward model ready for :func:`block_rewards`, and its tokenizer: bfloat16 on a GPU, float32 on a CPU.
+
+    Raises InputError, naming ``setting``, for what is not a folder with a complete ...ForSequenceClassification of one
+    label in safetensors.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    directory = Path(path).expanduser()
+    fix = 'Give model/ of a run with policy.algorithm = "reward_model".'
+    if not (directory / "config.json").is_file():
+        raise InputError(setting, path, "is no model folder", fix)
+    try:
+        config: Any = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        declared = " ".join(config.architectures or ())
+        if "ForSequenceClassification" not in declared or config.num_labels != 1:
+            raise InputError(setting, path, f"holds {declared or 'a model'} and not a reward model of one label", fix)
+        register_attention()
+        with quiet_transformers():
+            loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+                directory,
+                config=config,
+                dtype=torch.bfloat16 if device == "cuda" else torch.float32,
+                attn_implementation=ATTENTION_NAME,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(setting, path, f"cannot be loaded ({str(error).splitlines()[0][:200]})", fix) from error
+    model, info = loaded
+    if info["missing_keys"]:
+        raise InputError(setting, path, f"lacks weights, first {sorted(info['missing_keys'])[0]}", "Copy it again.")
+    getattr(model, HEAD).float()
+    prepare_model(model)
+    model.to(torch.device(device)).eval().requires_grad_(False)
+    return model, load_tokenizer(directory, setting)

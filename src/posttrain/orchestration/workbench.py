@@ -21,6 +21,7 @@ from posttrain.model.runtime import probe_machine, set_threads, tune_allocator
 from posttrain.model.tiny import TINY_PREFIX, build_tiny
 from posttrain.model.weights import WeightSet
 from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
+from posttrain.orchestration.reward_scorer import reward_scorers
 from posttrain.orchestration.teacher import TaughtBy, build_teacher, inspect_teacher
 from posttrain.policy.masters import OptimizerSettings
 from posttrain.policy.reference import Reference
@@ -104,7 +105,7 @@ def prepare(settings: Settings, resolved: Resolved | None = None, *, sampling_on
     set_threads(plan.threads)
     facts = inspect_model(settings.model.path, tokenizer=settings.model.tokenizer, lora=settings.model.lora)
     teacher_facts = None if sampling_only else inspect_teacher(settings, facts)
-    environments = build_environments(settings.environments)
+    environments = build_environments(settings.environments, reward_scorers(plan.device))
     try:
         check_tasks(environments)
         if resolved is None:

@@ -232,13 +232,31 @@ class FunctionSettings(RowSource):
     )
 
 
+class RewardModelSettings(RowSource):
+    """A trained reward model over rows."""
+
+    kind: Literal["reward_model"] = setting(
+        "reward_model", "Rows of a file, graded by a trained reward model.", reason="names the kind"
+    )
+    reward_model: str = setting(
+        ...,
+        'Folder of the model: `model/` of a run with `policy.algorithm = "reward_model"`, or any '
+        "...ForSequenceClassification with one label. The reward is always soft.",
+        reason="there is no default reward",
+        min_length=1,
+    )
+
+
 EnvironmentSettings = Annotated[
-    ArithmeticSettings | ReasoningGymSettings | RowsSettings | FunctionSettings, Field(discriminator="kind")
+    ArithmeticSettings | ReasoningGymSettings | RowsSettings | FunctionSettings | RewardModelSettings,
+    Field(discriminator="kind"),
 ]
 
 
 def reward_kind_of(
-    environment: ArithmeticSettings | ReasoningGymSettings | RowsSettings | FunctionSettings,
+    environment: ArithmeticSettings | ReasoningGymSettings | RowsSettings | FunctionSettings | RewardModelSettings,
 ) -> RewardKindName:
     """Whether the environment's reward is verifiable or soft."""
+    if isinstance(environment, RewardModelSettings):
+        return "soft"
     return environment.reward_kind if isinstance(environment, FunctionSettings) else "verifiable"

@@ -178,12 +178,14 @@ def soft_reward_is_anchored(settings: Settings, spec: ObjectiveSpec) -> None:
         return
     for name, weight in anchor_weights(settings).items():
         if weight == 0.0 and reward_kind_of(settings.environments[name]) == "soft":
+            checked = isinstance(settings.environments[name], FunctionSettings)
+            relabel = ', or reward_kind = "verifiable" if the function checks a fact' if checked else ""
             raise InputError(
-                f"environments.{name}.reward_kind",
-                "soft",
+                f"environments.{name}.{'reward_kind' if checked else 'kind'}",
+                "soft" if checked else settings.environments[name].kind,
                 "a soft reward with anchor weight 0 can be farmed without bound",
-                f'Set environments.{name}.anchor.weight (0.01 is a start), or reward_kind = "verifiable" if the '
-                'function checks a fact, or policy.acknowledge = ["soft_reward_without_anchor"].',
+                f"Set environments.{name}.anchor.weight (0.01 is a start){relabel}, "
+                'or policy.acknowledge = ["soft_reward_without_anchor"].',
             )
 
 

@@ -11,6 +11,7 @@ from posttrain.settings.environments import (
     EnvironmentSettings,
     FunctionSettings,
     ReasoningGymSettings,
+    RewardModelSettings,
     RowsSettings,
 )
 from posttrain.trajectory import Task
@@ -90,7 +91,7 @@ def contract_of(section: EnvironmentSettings, task: Task) -> Contract:
             return Contract(
                 Form.BARE if exact else form, tag, exact, numbers_only=numbers, unasked=exact and _other(form)
             )
-        case FunctionSettings():
+        case FunctionSettings() | RewardModelSettings():
             return Contract(form, tag)
 
 
