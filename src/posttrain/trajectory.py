@@ -296,20 +296,29 @@ class Trajectory:
 
 @dataclass(slots=True)
 class Group:
-    """Trajectories of one task, held together by an explicit id, never by position."""
+    """Trajectories of one task, held together by an explicit id, never by position.
+
+    ``baseline`` is an attempt the others are compared with, which is never trained itself.
+    """
 
     group_id: str
     task: Task
     trajectories: list[Trajectory]
     discard_reason: str = ""
+    baseline: Trajectory | None = None
 
     def __post_init__(self) -> None:
-        for trajectory in self.trajectories:
+        for trajectory in self.attempts:
             if trajectory.group_id != self.group_id:
                 raise RecordError(f"{trajectory.trajectory_id} belongs to {trajectory.group_id}, not {self.group_id}")
 
     def __iter__(self) -> Iterator[Trajectory]:
         return iter(self.trajectories)
+
+    @property
+    def attempts(self) -> list[Trajectory]:
+        """Everything that was sampled for the task: the members, then the baseline if there is one."""
+        return self.trajectories if self.baseline is None else [*self.trajectories, self.baseline]
 
     @property
     def gradable(self) -> list[Trajectory]:

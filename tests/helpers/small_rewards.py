@@ -25,3 +25,15 @@ def share_of_digits_or_error(completions: Sequence[str], **_: Any) -> list[float
         if set(text) & set("aeiou"):
             raise ValueError(f"cannot judge {text!r}")
     return share_of_digits(completions)
+
+
+def share_of_other_characters(completions: Sequence[str], digit: Sequence[str], **_: Any) -> list[float]:
+    """One minus the share of a completion's characters that are its digit: the toy task's reward turned around."""
+    return [
+        1.0 - text.count(wanted) / len(text) if text else 1.0 for text, wanted in zip(completions, digit, strict=True)
+    ]
+
+
+def is_short(completions: Sequence[str], **_: Any) -> list[float]:
+    """1 for fewer than four characters: a part that nearly every attempt earns or misses alike."""
+    return [float(len(text) < 4) for text in completions]

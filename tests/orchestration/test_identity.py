@@ -47,11 +47,11 @@ def test_what_changes_the_objective_says_so_and_names_what_corrects_it() -> None
     assert all(r.on for r in policy_identity(facts))
     assert "same cast" in _row(facts, "cast copy").sampled_by
     assert "rounded to bfloat16" in _row(facts, "LoRA").sampled_by
-    assert "clipped" in _row(facts, "2 updates").corrected_by
+    assert "trust_region" in _row(facts, "2 updates").corrected_by
 
 
 def test_several_updates_without_a_ratio_are_not_called_the_same_objective() -> None:
-    facts = IdentityFacts("float32", "float32", **_EXACT, updates_per_batch=2, clipped_ratio=False)
+    facts = IdentityFacts("float32", "float32", **_EXACT, updates_per_batch=2, bounded_ratio=False)
     assert not _row(facts, "2 updates").same_objective
 
 

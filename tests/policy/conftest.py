@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from posttrain.policy.advantages import Advantages, sequence_advantages
+from posttrain.policy.advantages import Advantages, Attempts, sequence_advantages
 from posttrain.policy.aggregation import step_totals
 from posttrain.policy.batch import StepTotals, TokenBatch
 from posttrain.policy.objective import objective
@@ -42,7 +42,14 @@ class Golden:
 
     def advantages(self, spec: Advantage) -> Advantages:
         inputs = self.data["inputs"]
-        return sequence_advantages(np.array(inputs["rewards"]), inputs["group_ids"], spec, self.valid)
+        rewards = np.array(inputs["rewards"])
+        greedy = inputs.get("greedy_rewards")
+        if greedy is not None:
+            greedy = np.array(greedy, np.float64)
+            if greedy.shape != rewards.shape:
+                greedy = greedy[np.unique(inputs["group_ids"], return_inverse=True)[1]]
+        attempts = Attempts(self.mask.sum(1), greedy, rewards >= 1.0)
+        return sequence_advantages(rewards, inputs["group_ids"], spec, self.valid, attempts)
 
     def matrix(self, name: str) -> torch.Tensor | None:
         values = self.data["inputs"].get(name)
@@ -58,7 +65,7 @@ class Golden:
             return None if values is None else torch.where(mask, values, garbage).reshape(-1)
 
         logprobs = flat(self.matrix("logp_new"))
-        old = flat(self.matrix("logp_old"))
+        old = flat(self.matrix("logp_old" if "logp_old" in self.data["inputs"] else "logp_rollout"))
         assert logprobs is not None
         assert old is not None
         advantages = torch.where(mask, torch.tensor(token_advantages), garbage).reshape(-1)
@@ -68,6 +75,7 @@ class Golden:
             advantages,
             mask.reshape(-1),
             sequence,
+            sampler_logprobs=flat(self.matrix("logp_rollout")),
             reference_logprobs=flat(self.matrix("logp_ref")),
         )
         groups = np.unique(self.data["inputs"].get("group_ids", [0] * rows), return_inverse=True)[1]

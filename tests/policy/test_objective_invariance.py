@@ -16,11 +16,13 @@ from posttrain.policy.batch import StepTotals, TokenBatch
 from posttrain.policy.objective import objective
 from posttrain.policy.statistics import ObjectiveStatistics
 from posttrain.settings.algorithms import ROWS, algorithm_row
-from posttrain.settings.objective import Aggregation, Anchor, ObjectiveSpec, Ratio, TrustRegion
+from posttrain.settings.objective import Aggregation, Anchor, Correction, ObjectiveSpec, Ratio, TrustRegion
 
 SPECS = [row.spec.for_generation_budget(16) for row in ROWS.values()] + [
     ObjectiveSpec(anchor=Anchor(weight=0.1, estimator="k3_corrected"), trust_region=TrustRegion(dual_clip=2.0)),
     ObjectiveSpec(aggregation=Aggregation(kind="prompt_average"), ratio=Ratio(denominator="sampler")),
+    ObjectiveSpec(correction=Correction(weight="sequence", reject="geometric", reject_low=0.8, reject_high=1.2)),
+    ObjectiveSpec(correction=Correction(weight="token", rule="mask", low=0.7, veto=0.6, off_policy_mask=0.1)),
 ]
 
 
@@ -41,6 +43,7 @@ def random_batch(seed: int, lengths: list[int], groups: list[int]) -> tuple[Toke
         sampler_logprobs=-noise[0].abs() + 0.3 * noise[2],
         reference_logprobs=-noise[3].abs(),
         entropies=noise[4].abs(),
+        covariance_chosen=noise[5] > 1.0,
     )
     counts = torch.bincount(sequence[mask], minlength=len(lengths))
     return batch, step_totals(counts, torch.tensor(groups))
@@ -48,7 +51,7 @@ def random_batch(seed: int, lengths: list[int], groups: list[int]) -> tuple[Toke
 
 def take(batch: TokenBatch, index: torch.Tensor) -> TokenBatch:
     names = ("logprobs", "old_logprobs", "advantages", "mask", "sequence_index", "sampler_logprobs")
-    names += ("reference_logprobs", "entropies")
+    names += ("reference_logprobs", "entropies", "covariance_chosen")
     return TokenBatch(**{name: getattr(batch, name)[index] for name in names})
 
 
@@ -104,7 +107,11 @@ def test_padding_with_garbage_changes_nothing(spec, garbage):
     padding = {
         name: torch.full((7,), garbage, dtype=torch.float64)
         for name in ("logprobs", "old_logprobs", "advantages", "sampler_logprobs", "reference_logprobs", "entropies")
-    } | {"mask": torch.zeros(7, dtype=torch.bool), "sequence_index": torch.zeros(7, dtype=torch.int64)}
+    } | {
+        "mask": torch.zeros(7, dtype=torch.bool),
+        "covariance_chosen": torch.ones(7, dtype=torch.bool),
+        "sequence_index": torch.zeros(7, dtype=torch.int64),
+    }
     padded = TokenBatch(**{name: torch.cat([getattr(batch, name), values]) for name, values in padding.items()})
     got = run([padded], totals, spec)
     assert torch.equal(got[1][-7:], torch.zeros(7, dtype=torch.float64))

@@ -117,7 +117,9 @@ def _function(name: str, section: FunctionSettings) -> GradedTasks:
     split = _load(name, section)
     functions = [RewardFunction(target, weight) for target, weight in zip(targets, weights, strict=True)]
     grader = FunctionGrader(name, functions, split.train, section.completions, section.timeout_s, section.workers)
-    return GradedTasks(name, split, grader, RewardKind(section.reward_kind), reward_range=None)
+    parts = grader.part_weights if len(functions) > 1 else {}
+    kind = RewardKind(section.reward_kind)
+    return GradedTasks(name, split, grader, kind, reward_range=None, part_weights=parts)
 
 
 def _reward_model(name: str, section: RewardModelSettings, scorers: Scorers | None) -> GradedTasks:

@@ -78,10 +78,15 @@ class FunctionGrader:
     def grade(self, attempts: Sequence[Attempt]) -> list[Grade]:
         """One grade per attempt, in order."""
         results = {part: run.run(attempts) for part, run in self._runs.items()}
-        weights = {part: function.weight for part, function in self._functions.items()}
+        weights = self.part_weights
         grades = [combine({part: results[part][i] for part in results}, weights) for i in range(len(attempts))]
         self.counts.add(grades)
         return grades
+
+    @property
+    def part_weights(self) -> dict[str, float]:
+        """Weight of each function in the reward, by the name of its part."""
+        return {part: function.weight for part, function in self._functions.items()}
 
     def extract(self, completion: str) -> str | None:
         """Always ``None``: a reward function does not say what the answer is, so nothing can be voted on."""

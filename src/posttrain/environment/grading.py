@@ -80,7 +80,8 @@ class PureGrader:
 
 @dataclass(slots=True)
 class GradedTasks:
-    """An environment: a fixed split of tasks and a grader."""
+    """An environment: a fixed split of tasks and a grader. ``part_weights``: what each named part of a reward counts,
+    empty where a reward is no sum of parts."""
 
     name: str
     split: TaskSplit
@@ -88,6 +89,7 @@ class GradedTasks:
     reward_kind: RewardKind = RewardKind.VERIFIABLE
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     success_threshold: float = 1.0
+    part_weights: Mapping[str, float] = field(default_factory=dict)
     counts: GradingCounts = field(init=False)
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from posttrain.logprobs.comparison import compare
 from posttrain.model.packing import TrainSequence
 from posttrain.orchestration.teacher import teacher_prompts
 from posttrain.orchestration.workbench import Workbench
-from posttrain.policy.advantages import Advantages, sequence_advantages
+from posttrain.policy.advantages import Advantages, Attempts, sequence_advantages
 from posttrain.policy.anchors import reward_penalty
 from posttrain.policy.distillation import teacher_advantages
 from posttrain.policy.divergence_head import Divergence
@@ -43,16 +43,18 @@ class Batch:
     anchor_weights: npt.NDArray[np.float64]
     advantages: Advantages
     statistics: GroupStatistics
-    teacher: TeacherBatch | None
-    terms: Sequence[DivergenceTerm]
+    teacher: TeacherBatch | None = None
+    terms: Sequence[DivergenceTerm] = ()
 
 
 def why_untrainable(group: Group, spec: ObjectiveSpec, environments: Mapping[str, GradedTasks]) -> str:
     """Reason to discard a group whole, or an empty string."""
     members = group.gradable
-    needed = 1 if spec.advantage.baseline == "none" or spec.distillation.reward_weight == 0.0 else 2
+    needed = 2 if spec.advantage.compares_attempts and spec.distillation.reward_weight != 0.0 else 1
     if len(members) < needed:
         return f"{len(members)} of {len(group.trajectories)} members could be graded, {needed} are needed"
+    if spec.advantage.baseline == "greedy" and (group.baseline is None or not group.baseline.is_gradable):
+        return "the greedy attempt could not be graded"
     if spec.group_filter.rule == "mixed_success":
         threshold = environments[group.task.environment].success_threshold
         wins = np.array([t.reward >= threshold for t in members])
@@ -89,12 +91,37 @@ def build_batch(bench: Workbench, groups: Sequence[Group]) -> Batch:
                 spec.anchor,
             )
             shaped = shaped - weights * penalty
-    advantages = sequence_advantages(shaped, [t.group_id for t in rows], spec.advantage, in_baseline)
+    thresholds = np.array([bench.environments[t.task.environment].success_threshold for t in rows])
+    attempts = _attempts(bench, groups, rows, table, rewards >= thresholds)
+    advantages = sequence_advantages(shaped, [t.group_id for t in rows], spec.advantage, in_baseline, attempts)
     table.set_advantages(spec.distillation.reward_weight * advantages.values)
     teacher, terms = _distil(bench, table, sequences, rows)
-    thresholds = np.array([bench.environments[t.task.environment].success_threshold for t in rows])
     statistics = group_statistics(rewards, rewards >= thresholds, table.trained_tokens, advantages)
     return Batch(rows, table, sequences, rewards, weights, advantages, statistics, teacher, terms)
+
+
+def _attempts(
+    bench: Workbench,
+    groups: Sequence[Group],
+    rows: Sequence[Trajectory],
+    table: RowTable,
+    successes: npt.NDArray[np.bool_],
+) -> Attempts:
+    greedy = {g.group_id: np.nan if g.baseline is None else g.baseline.reward for g in groups}
+    weights = next(iter(bench.environments.values())).part_weights
+    parts = [[_part(t, name) for name in weights] for t in rows]
+    return Attempts(
+        lengths=table.trained_tokens,
+        greedy_rewards=np.array([greedy[t.group_id] for t in rows], np.float64),
+        successes=successes,
+        parts=np.array(parts, np.float64).reshape(len(rows), len(weights)),
+        part_weights=np.array(list(weights.values()), np.float64),
+    )
+
+
+def _part(trajectory: Trajectory, name: str) -> float:
+    value = None if trajectory.grade is None else trajectory.grade.parts.get(name)
+    return np.nan if value is None else value
 
 
 def _distil(

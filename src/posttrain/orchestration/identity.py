@@ -15,7 +15,8 @@ class IdentityFacts:
 
     ``exact_batching`` is true if the sampler's log-prob of a row was measured not to depend on the other
     rows. ``group_filter`` is empty without one. ``depth`` is how many batches sampling runs ahead.
-    ``corrects_mismatch`` is true if the ratio's denominator is the sampler's log-prob.
+    ``corrects_mismatch`` is true if the ratio's denominator is the sampler's log-prob; ``mismatch_weight`` is the kind
+    of weight that corrects it otherwise, or empty.
     """
 
     compute_dtype: str
@@ -30,9 +31,10 @@ class IdentityFacts:
     soft_overlong: bool = False
     skip_zero_advantage: bool = False
     updates_per_batch: int = 1
-    clipped_ratio: bool = True
+    bounded_ratio: bool = True
     depth: int = 0
     corrects_mismatch: bool = False
+    mismatch_weight: str = ""
 
 
 def policy_identity(facts: IdentityFacts) -> tuple[PolicyIdentity, ...]:
@@ -43,6 +45,8 @@ def policy_identity(facts: IdentityFacts) -> tuple[PolicyIdentity, ...]:
 def _sampling_rows(facts: IdentityFacts) -> list[PolicyIdentity]:
     cast = facts.compute_dtype != facts.master_dtype
     mismatch = "the ratio's denominator is the sampler's log-prob" if facts.corrects_mismatch else ""
+    if facts.mismatch_weight:
+        mismatch = f"policy.correction: {facts.mismatch_weight} weights of trainer over sampler"
     measured = mismatch or "nothing; logprobs/mismatch_* measure it every step"
     return [
         PolicyIdentity(
@@ -159,9 +163,9 @@ def _training_rows(facts: IdentityFacts) -> list[PolicyIdentity]:
             on=several,
             sampled_by="the policy before the first of them" if several else _CURRENT,
             logprob_trusted=True,
-            same_objective=not several or facts.clipped_ratio,
-            corrected_by="ratio to the log-probs before the first update, clipped"
-            if several and facts.clipped_ratio
+            same_objective=not several or facts.bounded_ratio,
+            corrected_by="ratio to the log-probs before the first update, inside policy.trust_region"
+            if several and facts.bounded_ratio
             else "",
         ),
     ]

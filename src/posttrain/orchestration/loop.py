@@ -16,7 +16,7 @@ from posttrain.orchestration.held_out import evaluate_policy, summaries
 from posttrain.orchestration.interrupt import Interrupt
 from posttrain.orchestration.journal import Draw, Journal
 from posttrain.orchestration.progress import Progress, StepSummary
-from posttrain.orchestration.sampling import grade, members_of, sample
+from posttrain.orchestration.sampling import baseline_member, grade, members_of, sample
 from posttrain.orchestration.watch import Watch
 from posttrain.orchestration.workbench import Workbench
 from posttrain.policy.update import update_policy
@@ -130,13 +130,15 @@ class Loop:
                     task, group_id, settings.rollout.group_size, Role.TRAIN, sampling, settings.run.seed
                 )
             ]
+            if bench.spec.advantage.baseline == "greedy":
+                members += [baseline_member(task, g, settings.rollout.group_size, sampling) for g, task in named]
             self.journal.submitted([g for g, _ in named], bench.trainer.version)
             for group_id, _ in named:
                 self.schedule.submitted(group_id, bench.trainer.version)
             with self._phase("rollout"):
                 groups = sample(bench.engine, bench.turns, members, self.attempt)
             with self._phase("grading"):
-                grade(bench.environments, bench.turns, [t for group in groups for t in group])
+                grade(bench.environments, bench.turns, [t for group in groups for t in group.attempts])
             for group in groups:
                 self._judge(group)
             sampled += groups
@@ -229,7 +231,7 @@ class Loop:
         self.bench.trainer.save(directory)
 
     def _write_trajectories(self, step: int, groups: list[Group]) -> None:
-        trajectories = [t for group in groups for t in group]
+        trajectories = [t for group in groups for t in group.attempts]
         texts = [self.bench.turns.text(t.model_token_ids) for t in trajectories]
         reasons = {g.group_id: g.discard_reason for g in groups if g.discard_reason}
         self.watch.trajectory_files[step] = self.run.write_step(step, trajectories, texts, reasons)

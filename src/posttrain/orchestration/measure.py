@@ -170,6 +170,8 @@ def update_signals(batch: Batch, result: UpdateResult, training_seconds: float, 
     values |= result.terms.finalize()
     if batch.teacher is not None:
         values |= batch.teacher.signals()
+    if result.kl_weight is not None:
+        values["policy/kl_penalty_weight"] = result.kl_weight
     norms = [s.grad_norm for s in result.steps]
     return values | {
         "policy/grad_norm": float(np.mean(norms)),

@@ -178,7 +178,8 @@ def _run_info(bench: Workbench) -> RunInfo:
             soft_overlong=spec.overlong.soft_penalty,
             skip_zero_advantage=settings.policy.skip_zero_advantage,
             updates_per_batch=settings.policy.updates_per_batch,
-            clipped_ratio=spec.trust_region.kind == "clip" and spec.ratio.level != "none",
+            bounded_ratio=spec.trust_region.kind != "none" and spec.ratio.level != "none",
+            mismatch_weight=spec.correction.weight if spec.correction.weight != "none" else "",
             corrects_mismatch=spec.ratio.level != "none" and spec.ratio.denominator == "sampler",
         )
     )

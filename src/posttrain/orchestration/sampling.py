@@ -58,6 +58,11 @@ def members_of(
     ]
 
 
+def baseline_member(task: Task, group_id: str, index: int, sampling: SamplingParams) -> Member:
+    """The greedy attempt that a group is compared with; ``index`` is the first that no member has."""
+    return Member(task, group_id, index, Role.BASELINE, replace(sampling, temperature=0.0))
+
+
 def sample(
     engine: Engine,
     turns: Turns,
@@ -84,7 +89,9 @@ def sample(
             found[member.group_id][member.index] = _trajectory(member, prompt, completion, attempt)
             if len(found[member.group_id]) == missing[member.group_id]:
                 ordered = [found[member.group_id][i] for i in sorted(found[member.group_id])]
-                groups[member.group_id] = Group(member.group_id, member.task, ordered)
+                members_of_group = [t for t in ordered if t.role is not Role.BASELINE]
+                baseline = next((t for t in ordered if t.role is Role.BASELINE), None)
+                groups[member.group_id] = Group(member.group_id, member.task, members_of_group, baseline=baseline)
                 on_group(groups[member.group_id])
     return [groups[group_id] for group_id in missing]
 

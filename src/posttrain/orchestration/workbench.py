@@ -210,6 +210,7 @@ def build(preparation: Preparation) -> Workbench:
             sizes.micro_batch_tokens,
             sizes.micro_batch_tokens * PAIRS_PER_TOKEN,
             settings.policy.skip_zero_advantage,
+            seed=settings.run.seed,
         ),
         anchors=anchor_weights(settings),
         forward_gap=gap,

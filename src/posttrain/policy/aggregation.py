@@ -61,8 +61,9 @@ def aggregate(
             raise InputError("policy.aggregation.length", None, "constant_length needs a constant", fix)
         return token_losses.sum() / (max(totals.sequences, 1) * spec.length)
     if spec.kind == "sequence_mean":
-        counts = totals.tokens_per_sequence.to(token_losses.device)[sequence_index]
+        # A sequence that a correction drops whole has losses of 0 and no tokens that count.
+        counts = totals.tokens_per_sequence.to(token_losses.device)[sequence_index].clamp(min=1)
         return (token_losses / counts).sum() / max(totals.sequences, 1)
     group = totals.group_of_sequence.to(token_losses.device)[sequence_index]
-    counts = totals.tokens_per_group.to(token_losses.device)[group]
+    counts = totals.tokens_per_group.to(token_losses.device)[group].clamp(min=1)
     return (token_losses / counts).sum() / max(totals.groups, 1)

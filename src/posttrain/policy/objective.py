@@ -48,7 +48,8 @@ def objective(batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec) -> Obj
 
     Masked tokens are removed before anything is computed, so NaN and infinity there reach neither loss, gradient nor
     statistics. With ``ratio.level = "none"`` the token loss is ``-A log pi``. The correction's weights multiply the
-    trust region's loss, never the anchor. Raises InputError if the parts need what the batch does not carry.
+    trust region's loss, never the anchor; tokens that it takes out of the denominators have no anchor either. Raises
+    InputError if the parts need what the batch does not carry.
     """
     mask = batch.mask
     logprobs = batch.logprobs[mask]
@@ -64,7 +65,10 @@ def objective(batch: TokenBatch, totals: StepTotals, spec: ObjectiveSpec) -> Obj
         token_losses = torch.where(corrected.kept, corrected.weights * token_losses, 0.0)
     anchor = _anchor(batch, logprobs, ratio.token_log, spec.anchor)
     if anchor.term is not None:
-        token_losses = token_losses + anchor.term
+        term = anchor.term
+        if corrected is not None and spec.correction.denominator == "kept":
+            term = torch.where(corrected.kept, term, 0.0)
+        token_losses = token_losses + term
     if batch.extra_losses is not None:
         token_losses = token_losses + batch.extra_losses[mask].to(token_losses.dtype)
     loss = aggregate(token_losses, sequence_index, totals, spec.aggregation)
@@ -130,7 +134,8 @@ def _correction(
         if totals.correction_mean is None:
             fix = "Pass step_totals(..., correction_mean=...)"
             raise InputError("policy.correction.normalize", True, "the step's mean weight is not known", fix)
-        weights = weights / totals.correction_mean
+        # Where everything is dropped the mean is 0, and so is every weight.
+        weights = weights / (totals.correction_mean or 1.0)
     if correction.off_policy_mask is not None:
         now = batch.logprobs.detach()[batch.mask]
         kept = kept & off_policy_mask(now, sampler, advantages, sequences, correction.off_policy_mask)

@@ -5,6 +5,7 @@ Legend: ``S`` rows, ``T`` tokens of all rows together (prompts included), ``M`` 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,8 @@ class RowTable:
     """Token columns of all rows, flat (T,); ``start`` int64 (S + 1,) says where each row begins.
 
     Log-probs and entropy are NaN until scored. ``group_of_row`` int64 (S,) numbers the groups; ``advantage``
-    and ``anchor_weight`` are 0 and ``loss_mask`` false where nothing is trained.
+    and ``anchor_weight`` are 0 and ``loss_mask`` false where nothing is trained. ``key_of_token`` uint64 (T,) names a
+    token whatever the order of rows; ``covariance_chosen`` bool (T,) marks those picked for the present update.
     """
 
     start: npt.NDArray[np.int64]
@@ -33,6 +35,8 @@ class RowTable:
     advantage: FloatArray
     anchor_weight: FloatArray
     loss_mask: BoolArray
+    key_of_token: npt.NDArray[np.uint64]
+    covariance_chosen: BoolArray
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], in_loss: BoolArray, anchor_weights: Sequence[float]) -> RowTable:
@@ -62,6 +66,8 @@ class RowTable:
             loss_mask=np.concatenate([m & keep for m, keep in zip(masks, in_loss, strict=True)])
             if masks
             else np.empty(0, np.bool_),
+            key_of_token=_keys(trajectories, lengths),
+            covariance_chosen=np.zeros(total, np.bool_),
         )
 
     def __len__(self) -> int:
@@ -98,6 +104,16 @@ class RowTable:
         new = np.isnan(self.trainer_logprob[where])
         self.trainer_logprob[where[new]] = logprobs[new]
         self.entropy[where[new]] = entropy[new]
+
+
+def _keys(trajectories: Sequence[Trajectory], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    digests = [hashlib.blake2b(t.trajectory_id.encode(), digest_size=8).digest() for t in trajectories]
+    of_rows = np.array([int.from_bytes(digest, "little") for digest in digests], np.uint64)
+    offsets = (
+        np.concatenate([np.arange(n, dtype=np.uint64) for n in lengths]) if len(lengths) else np.empty(0, np.uint64)
+    )
+    # Sums wrap around; an odd factor spreads neighbours over all 64 bits.
+    return np.repeat(of_rows, lengths) + offsets * np.uint64(0x9E3779B97F4A7C15)
 
 
 def train_sequences(trajectories: Sequence[Trajectory]) -> list[TrainSequence]:

@@ -82,6 +82,12 @@ class ObjectiveStatistics:
             torch.minimum(self.log_ratio_min, other.log_ratio_min),
         )
 
+    @property
+    def mean_divergence(self) -> float | None:
+        """Mean of ``r - 1 - log r`` over the tokens, nats; ``None`` without one or where it is not finite."""
+        tokens, total = self.totals[Total.TOKENS], self.totals[Total.KL]
+        return float(total / tokens) if float(tokens) > 0 and bool(total.isfinite()) else None
+
     def finalize(self, trained_tokens: int, steps: int = 1) -> dict[str, float]:
         """Values by signal name.
 

@@ -7,6 +7,7 @@ micro-batch's gradient is added to an fp32 sum.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,11 @@ from posttrain.policy.statistics import ObjectiveStatistics
 from posttrain.policy.terms import DivergenceTerm, TermStatistics, term_losses
 from posttrain.settings.objective import ObjectiveSpec
 
+_TRUST_REGION = "trust_region.json"
+
 
 class Trainer:
-    """Trains one model."""
+    """Trains one model. ``kl_weight`` is the trust region's present weight where it adapts, kept in checkpoints."""
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Trainer:
             model.gradient_checkpointing_enable({"use_reentrant": False})  # pyright: ignore[reportCallIssue]
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters = Masters(trained, optimizer, master_dtype)
+        self.kl_weight: float | None = None
         self._totals: StepTotals | None = None
         self._spec: ObjectiveSpec | None = None
         self._terms: Sequence[DivergenceTerm] = ()
@@ -125,6 +129,7 @@ class Trainer:
             reference_logprobs=column(table.reference_logprob) if anchored else None,
             anchor_weights=column(table.anchor_weight),
             entropies=scores.entropy if self.with_entropy else None,
+            covariance_chosen=column(table.covariance_chosen),
             extra_losses=extra,
         )
 
@@ -135,6 +140,15 @@ class Trainer:
             scores = score_blocks(self.model, blocks, self.temperature, self.head, self.with_entropy)
             where = table.at(scores.batch.packed)
             table.record(where, scores.logprobs.cpu().numpy(), scores.entropy.cpu().numpy())
+
+    @torch.no_grad()
+    def logprobs_of(self, plan: Sequence[list[Block]], table: RowTable) -> npt.NDArray[np.float32]:
+        """Log-probs (T,) of the planned micro-batches under the current weights, NaN elsewhere; records nothing."""
+        values = np.full(len(table.trainer_logprob), np.nan, np.float32)
+        for blocks in plan:
+            scores = score_blocks(self.model, blocks, self.temperature, self.head, False)
+            values[table.at(scores.batch.packed)] = scores.logprobs.cpu().numpy()
+        return values
 
     def step(self) -> StepResult:
         """Clip, apply, count. A step whose gradient is absent or exactly zero changes no weight and is not counted.
@@ -163,7 +177,10 @@ class Trainer:
     def save(self, directory: Path) -> None:
         """Write masters, optimizer state and counters as safetensors and JSON into an existing folder."""
         self.masters.save(directory)
+        (directory / _TRUST_REGION).write_text(json.dumps({"kl_weight": self.kl_weight}) + "\n")
 
     def load(self, directory: Path) -> None:
         """Read what ``save`` wrote. Raises InputError if names or shapes do not fit this model."""
         self.masters.load(directory)
+        stored = directory / _TRUST_REGION
+        self.kl_weight = json.loads(stored.read_text())["kl_weight"] if stored.exists() else None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import ValidationError
 
 from posttrain.errors import InputError
 from posttrain.settings.algorithms import algorithm_row
 from posttrain.settings.environments import reward_kind_of
+from posttrain.settings.field import Section
 from posttrain.settings.objective import ObjectiveSpec
+from posttrain.settings.rows.row import AlgorithmRow
 from posttrain.settings.tree import PolicySettings, Settings
 
 SOFT_ANCHOR_WEIGHT = 0.01
@@ -19,7 +23,7 @@ def chosen_objective(policy: PolicySettings) -> ObjectiveSpec:
     row = algorithm_row(policy.algorithm)
     parts = {name: getattr(policy, name) for name in ObjectiveSpec.model_fields}
     try:
-        return row.spec.override(**parts)
+        spec = row.spec.override(**parts)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         setting = ".".join(("policy", *(str(part) for part in detail["loc"])))
@@ -28,6 +32,29 @@ def chosen_objective(policy: PolicySettings) -> ObjectiveSpec:
         raise InputError(
             setting, given, f"{message} (the rest comes from row {row.name!r})", f"See posttrain algorithms {row.name}."
         ) from None
+    _check_overrides(row, spec, parts)
+    return spec
+
+
+def _check_overrides(row: AlgorithmRow, spec: ObjectiveSpec, parts: Mapping[str, Section | None]) -> None:
+    """Every written value has an effect, and none turns the row into another one. Raises InputError."""
+    for ban in row.forbidden:
+        if getattr(getattr(spec, ban.part), ban.field) == ban.value:
+            fix = "Take the line out, or choose another row"
+            raise InputError(f"policy.{ban.part}.{ban.field}", ban.value, f"in row {row.name!r} {ban.reason}", fix)
+    for name in ("advantage", "trust_region", "correction"):
+        written = parts[name]
+        if written is None:
+            continue
+        read: frozenset[str] = getattr(spec, name).read
+        for field in sorted(written.model_fields_set - read):
+            if getattr(written, field) != type(written).model_fields[field].default:
+                raise InputError(
+                    f"policy.{name}.{field}",
+                    getattr(written, field),
+                    f"has no effect with the other values of policy.{name} (row {row.name!r})",
+                    f"These are read: {', '.join(sorted(read))}",
+                )
 
 
 def anchor_weights(settings: Settings) -> dict[str, float]:

@@ -58,7 +58,7 @@ def baseline_needs_a_group(settings: Settings, spec: ObjectiveSpec) -> None:
     if Need.GROUP in spec.needs and settings.rollout.group_size < 2:
         cause = (
             f"policy.advantage.baseline = {spec.advantage.baseline!r}"
-            if spec.advantage.baseline != "none"
+            if spec.advantage.compares_attempts
             else f"policy.group_filter.rule = {spec.group_filter.rule!r}"
         )
         raise InputError(
@@ -158,6 +158,43 @@ def overlong_fits_the_budget(settings: Settings, spec: ObjectiveSpec) -> None:
             buffer,
             f"the slope is longer than rollout.max_new_tokens = {new}",
             f"Set it to at most {new}; a fifth of it is usual.",
+        )
+
+
+def parts_have_an_environment(settings: Settings, spec: ObjectiveSpec) -> None:
+    """`policy.advantage.combine = "parts"` without exactly one environment of several reward functions."""
+    if Need.REWARD_PARTS not in spec.needs:
+        return
+    only = next(iter(settings.environments.values())) if len(settings.environments) == 1 else None
+    if not isinstance(only, FunctionSettings) or isinstance(only.reward, str) or len(only.reward) < 2:
+        raise InputError(
+            "policy.advantage.combine",
+            "parts",
+            "needs one environment of kind 'function' with at least 2 reward functions",
+            "List them in environments.NAME.reward, or use policy.algorithm = 'grpo'.",
+        )
+
+
+def k_fits_the_group(settings: Settings, spec: ObjectiveSpec) -> None:
+    """`policy.advantage.k` above `rollout.group_size`: pass@k of fewer attempts is not defined."""
+    if spec.advantage.baseline == "pass_at_k" and spec.advantage.k > settings.rollout.group_size:
+        raise InputError(
+            "policy.advantage.k",
+            spec.advantage.k,
+            f"pass@k needs k attempts and rollout.group_size = {settings.rollout.group_size}",
+            "Set it well below the group size, or raise rollout.group_size.",
+        )
+
+
+def target_can_be_measured(settings: Settings, spec: ObjectiveSpec) -> None:
+    """`policy.trust_region.kl_target` with one update per batch: the divergence is 0 whenever it is measured."""
+    region = spec.trust_region
+    if region.kind == "kl_penalty" and region.kl_target is not None and settings.policy.updates_per_batch < 2:
+        raise InputError(
+            "policy.updates_per_batch",
+            settings.policy.updates_per_batch,
+            "policy.trust_region.kl_target adapts to the divergence of later updates from the first",
+            "Set it to 2 or more.",
         )
 
 
@@ -275,6 +312,9 @@ RULES: tuple[Callable[[Settings, ObjectiveSpec], None], ...] = (
     warmup_ends,
     micro_batch_holds_a_completion,
     overlong_fits_the_budget,
+    parts_have_an_environment,
+    k_fits_the_group,
+    target_can_be_measured,
     refills_have_a_rule,
     soft_reward_is_anchored,
     anchor_has_a_gradient,

@@ -252,6 +252,13 @@ SIGNALS: tuple[Signal, ...] = (
         Reduction.SHARE,
     ),
     Signal(
+        "policy/kl_penalty_weight",
+        Layer.POLICY,
+        "weight",
+        "Weight of the trust region's KL penalty after the step; it moves where a target is set.",
+        Reduction.LAST,
+    ),
+    Signal(
         "policy/region_masked_share",
         Layer.POLICY,
         "share",

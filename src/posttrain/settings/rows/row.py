@@ -9,14 +9,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from posttrain.settings.objective import Distribution, Need, ObjectiveSpec
+from posttrain.settings.objective import Advantage, Distribution, Need, ObjectiveSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Forbidden:
+    """A value that unmakes a row: ``part.field = value`` and why."""
+
+    part: str
+    field: str
+    value: object
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmRow:
     """One algorithm: its parts, and the facts a user needs to choose it.
 
-    ``differences`` pairs another framework's setting with how this row differs from it.
+    ``differences`` pairs another framework's setting with how this row differs from it; ``forbidden`` values would make
+    it another algorithm under this name.
     """
 
     name: str
@@ -29,6 +40,7 @@ class AlgorithmRow:
     addresses: str
     pitfalls: tuple[str, ...]
     differences: tuple[tuple[str, str], ...]
+    forbidden: tuple[Forbidden, ...] = ()
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -45,3 +57,13 @@ STD_PITFALL = (
     "be a shaping term (length, format). Set group_filter.rule = 'mixed_success', or pay shaping only on success."
 )
 UNIFORM_PITFALL = "Groups whose rewards are all equal give advantage exactly 0: watch reward/zero_variance_groups."
+MASK_PITFALL = "A mask leaves tokens without any gradient for good: watch policy/region_masked_share over the run."
+SAMPLER_PITFALL = (
+    "The ratio compares with the sampler's log-probs: engine noise and stale weights are in it, so trainer log-probs "
+    "before the update are not needed, and no correction may be applied on top."
+)
+
+GROUP_STD = Advantage(baseline="group_mean", scale="group_std", std_ddof=1, std_epsilon=1e-6)
+"""GRPO's advantage, with the conventions of verl."""
+CENTRED = Advantage(baseline="group_mean", scale="none")
+"""Dr.GRPO's advantage."""
