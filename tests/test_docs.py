@@ -15,9 +15,13 @@ from synthetic_run import build_run
 
 from posttrain.cli.main import app
 from posttrain.environment.build import build_environments
+from posttrain.model.tiny import CONTEXT_LENGTH, tiny_tokenizer
+from posttrain.orchestration.fixed_data.dataset import load_data
+from posttrain.orchestration.fixed_data.render import Renderer
 from posttrain.orchestration.journal import Draw, Journal
 from posttrain.settings.environments import EnvironmentBase
-from posttrain.settings.load import load_settings, settings_from_mapping
+from posttrain.settings.fixed import FixedSettings, check_fixed_settings, chosen_part
+from posttrain.settings.load import any_settings_from_mapping, load_any_settings
 from posttrain.settings.rules import check_settings
 from posttrain.settings.schema import ENVIRONMENT_KINDS, section_of, walk
 from posttrain.settings.tree import Settings
@@ -29,7 +33,7 @@ GENERATED = {ROOT / "docs" / name for name in ("benchmarks.md", "fault-map.md", 
 WRITTEN = [p for p in PAGES if p not in GENERATED and p.parent.name != "reference"]
 MINIMAL: Mapping[str, Any] = {"model": {"path": "tiny:llama"}, "environments": {"a": {"kind": "arithmetic"}}}
 COMMANDS = ("train", "resume", "eval", "report", "view", "algorithms", "doctor", "explain", "audit")
-SECTIONS = tuple(Settings.model_fields)
+SECTIONS = tuple({**Settings.model_fields, **FixedSettings.model_fields})
 LAYERS = {name.partition("/")[0] for name in SIGNALS}
 
 
@@ -146,7 +150,7 @@ def test_commands_and_flags_exist() -> None:
 
 def setting_names() -> set[str]:
     """Every dotted name that may be written, sections included; environments under ``environments.NAME``."""
-    found = {".".join(path) for path, _ in walk(Settings)}
+    found = {".".join(path) for root in (Settings, FixedSettings) for path, _ in walk(root)}
     for model in (EnvironmentBase, *ENVIRONMENT_KINDS.values()):
         for name, info in model.model_fields.items():
             inner = section_of(info.annotation)
@@ -217,7 +221,12 @@ TOML = [b for b in BLOCKS if b.language == "toml"]
 @pytest.mark.parametrize("block", TOML, ids=lambda b: b.name)
 def test_settings_files_are_accepted(block: Block) -> None:
     """Sections that a snippet leaves out are those of the smallest run; what it writes must be valid together."""
-    check_settings(settings_from_mapping({**MINIMAL, **tomllib.loads(block.text)}))
+    written = tomllib.loads(block.text)
+    settings = any_settings_from_mapping(written if "data" in written else {**MINIMAL, **written})
+    if isinstance(settings, FixedSettings):
+        check_fixed_settings(settings)
+    else:
+        check_settings(settings)
 
 
 PAGES_WITH_FILES = sorted({b.page for b in BLOCKS if b.file.endswith(".toml")})
@@ -233,7 +242,14 @@ def test_the_files_of_a_page_work_together(page: Path, tmp_path: Path, monkeypat
     for block in files:
         if not block.file.endswith(".toml"):
             continue
-        settings = load_settings(block.file)
+        settings = load_any_settings(block.file)
+        if isinstance(settings, FixedSettings):
+            check_fixed_settings(settings)
+            row, _ = chosen_part(settings.policy)
+            rows = load_data(settings.data, row.row_kind, Renderer(tiny_tokenizer(), ()), CONTEXT_LENGTH)
+            assert rows.train
+            assert rows.held_out
+            continue
         if any(e.kind == "reasoning_gym" for e in settings.environments.values()):
             pytest.importorskip("reasoning_gym")
         environments = build_environments(settings.environments)

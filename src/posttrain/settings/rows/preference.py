@@ -54,7 +54,12 @@ _CDPO = FixedRow(
     assumes="a share e of swapped labels, spread evenly",
     addresses="overconfidence: the loss has its minimum at sigmoid(beta D) = 1 - e",
     pitfalls=("Biased: even with the right e it is not the loss of the clean labels.", _BOTH_FALL, _LENGTH),
-    differences=(("TRL DPOTrainer", "loss_type = 'sigmoid' with label_smoothing 0.1"),),
+    differences=(
+        (
+            "TRL DPOTrainer",
+            "its 'sigmoid' loss does not read label_smoothing in 1.16; older releases gave this loss with it",
+        ),
+    ),
 )
 
 _ROBUST_DPO = FixedRow(
