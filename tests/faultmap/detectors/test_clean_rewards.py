@@ -17,6 +17,7 @@ from posttrain.faultmap.detectors import (
     reward_collapse,
     reward_dead,
     reward_hacking,
+    reward_shift,
 )
 from posttrain.faultmap.finding import Finding, Severity
 from posttrain.faultmap.history import History
@@ -25,7 +26,7 @@ DETECTORS: tuple[Detector, ...] = tuple(
     m.DETECTOR
     for m in (
         reward_dead, grader_failing, no_group_signal, reward_hacking, reward_collapse, constant_policy,
-        gradient_without_signal, loss_zero,
+        gradient_without_signal, loss_zero, reward_shift,
     )
 )  # fmt: skip
 

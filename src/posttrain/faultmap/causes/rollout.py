@@ -132,4 +132,24 @@ CAUSES: tuple[Cause, ...] = (
         ),
         other_layer=Layer.POLICY,
     ),
+    Cause(
+        "group_members_alike",
+        Layer.ROLLOUT,
+        "The members of a group are copies of each other",
+        "Requests of a group share a seed, are sampled greedily, or one answer is stored for all of them. Rewards and "
+        "texts look as ever, but within a group nothing differs: its advantages are 0 and it teaches nothing.",
+        "Count different texts in a group: with a temperature of 1 nearly all differ. Held-out success and mean reward "
+        "are as before, only the share of groups without a signal is far higher.",
+        "Give every attempt its own seed (or none), sample above temperature 0, and look for a cache that answers "
+        "equal prompts with the same text.",
+        remedies(
+            posttrain="`posttrain view RUN --show random`: texts of one group side by side; check "
+            "`rollout.temperature`.",
+            trl="Do not set `seed` in `generation_kwargs` or in the vLLM sampling parameters; check `temperature`.",
+            verl="Check `actor_rollout_ref.rollout.temperature`, `do_sample` and that `rollout.n` draws samples of its "
+            "own for every copy of a prompt.",
+            prime_rl="Leave `seed` out of the sampling arguments; check the temperature.",
+            openrlhf="Check `--rollout.temperature` and that no fixed seed is passed with each request.",
+        ),
+    ),
 )

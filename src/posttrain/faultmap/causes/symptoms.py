@@ -68,6 +68,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
             "reward_parts_cancel",
             "tasks_solved",
             "no_exploration",
+            "group_members_alike",
             "length_cap_too_short",
         ),
         ("reward/zero_variance_groups", "reward/group_std_mean", "reward/all_success_groups", "reward/all_fail_groups"),

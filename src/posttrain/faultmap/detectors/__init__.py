@@ -24,12 +24,14 @@ from posttrain.faultmap.detectors import (
     reward_collapse,
     reward_dead,
     reward_hacking,
+    reward_shift,
     truncation,
 )
 
 DETECTORS: tuple[Detector, ...] = (
     reward_dead.DETECTOR,
     grader_failing.DETECTOR,
+    reward_shift.DETECTOR,
     no_group_signal.DETECTOR,
     reward_hacking.DETECTOR,
     reward_collapse.DETECTOR,

@@ -92,7 +92,7 @@ DETECTOR = Detector(
     judge=judge,
     sharpened_by=("reward/zero_variance_groups", "reward/success", "policy/anchor_kl", "policy/grad_norm"),
     yields_to=(
-        "reward_dead", "reward_hacking", "constant_policy", "learning_rate", "mismatch", "ratio_tail", "clip_high",
-        "reward_collapse", "kl_high", "truncation", "nonfinite",
+        "reward_dead", "reward_shift", "reward_hacking", "constant_policy", "learning_rate", "mismatch", "ratio_tail",
+        "clip_high", "reward_collapse", "kl_high", "truncation", "nonfinite",
     ),
 )  # fmt: skip

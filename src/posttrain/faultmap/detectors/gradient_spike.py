@@ -117,6 +117,7 @@ DETECTOR = Detector(
     judge=judge,
     sharpened_by=("policy/advantage_abs_max", "reward/mean", "policy/updates", "schedule/staleness_mean"),
     yields_to=(
+        "reward_shift",
         "learning_rate",
         "mismatch",
         "ratio_tail",

@@ -73,5 +73,5 @@ DETECTOR = Detector(
     (("policy/grad_norm",), ("reward/zero_variance_groups", "reward/all_fail_groups", "reward/group_std_mean")),
     judge,
     ("policy/anchor_kl", "reward/mean"),
-    ("reward_dead", "no_group_signal", "grader_failing", "reward_collapse"),
+    ("reward_dead", "reward_shift", "no_group_signal", "grader_failing", "reward_collapse"),
 )

@@ -73,5 +73,13 @@ DETECTOR = Detector(
     needs=(("policy/anchor_kl",), ("reward/mean", "reward/success")),
     judge=judge,
     sharpened_by=("policy/grad_norm", "policy/entropy", "policy/updates"),
-    yields_to=("learning_rate", "mismatch", "reward_hacking", "nonfinite", "ratio_tail", "reward_collapse"),
+    yields_to=(
+        "reward_shift",
+        "learning_rate",
+        "mismatch",
+        "reward_hacking",
+        "nonfinite",
+        "ratio_tail",
+        "reward_collapse",
+    ),
 )

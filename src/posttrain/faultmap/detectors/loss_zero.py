@@ -130,5 +130,13 @@ DETECTOR = Detector(
     (("policy/grad_norm",),),
     judge,
     ("policy/loss", "reward/zero_variance_groups", "reward/group_std_mean", "policy/trained_tokens"),
-    ("constant_policy", "reward_dead", "no_group_signal", "grader_failing", "reward_collapse", "nonfinite"),
+    (
+        "constant_policy",
+        "reward_dead",
+        "reward_shift",
+        "no_group_signal",
+        "grader_failing",
+        "reward_collapse",
+        "nonfinite",
+    ),
 )

@@ -193,5 +193,13 @@ DETECTOR = Detector(
     (("reward/zero_variance_groups", "reward/all_fail_groups", "reward/group_std_mean", "reward/std"),),
     judge,
     ("reward/mean", "reward/max", "reward/part/{part}/std", "policy/entropy", "rollout/unique_share"),
-    ("reward_dead", "grader_failing", "reward_collapse", "constant_policy", "truncation"),
+    (
+        "reward_dead",
+        "grader_failing",
+        "reward_shift",
+        "learning_rate",
+        "reward_collapse",
+        "constant_policy",
+        "truncation",
+    ),
 )

@@ -206,6 +206,7 @@ DETECTOR = Detector(
         "mismatch",
         "learning_rate",
         "grader_failing",
+        "reward_shift",
         "reward_dead",
         "constant_policy",
         "reward_hacking",

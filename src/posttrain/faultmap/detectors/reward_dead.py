@@ -166,5 +166,5 @@ DETECTOR = Detector(
       "reward/group_std_mean")),
     judge,
     ("reward/parsable_share", "policy/entropy", "rollout/length_mean", "reward/success"),
-    ("grader_failing", "truncation", "constant_policy"),
+    ("grader_failing", "reward_shift", "learning_rate", "truncation", "constant_policy"),
 )  # fmt: skip

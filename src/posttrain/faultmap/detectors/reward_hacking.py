@@ -239,5 +239,5 @@ DETECTOR = Detector(
     (("reward/mean", "reward/success"),),
     judge,
     ("evaluation/{environment}/reward_mean", "evaluation/{environment}/pass@{k}", "reward/part/{part}/mean"),
-    ("grader_failing", "reward_dead"),
+    ("grader_failing", "reward_dead", "reward_shift"),
 )
