@@ -20,7 +20,7 @@ def scored_batch(in_loss: list[bool], anchor_weights: list[float]) -> Batch:
     for column in (table.trainer_logprob, table.reference_logprob, table.entropy):
         column[sampled] = random.normal(-2.0, 0.5, sampled.sum())
     nothing = cast("Any", None)
-    return Batch(rows, table, train_sequences(rows), np.zeros(4), np.array(anchor_weights), nothing, nothing)
+    return Batch(rows, table, train_sequences(rows), np.zeros(4), np.array(anchor_weights), nothing, nothing, None, ())
 
 
 def test_entropy_is_of_the_trained_tokens_alone() -> None:

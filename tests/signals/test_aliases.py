@@ -113,7 +113,7 @@ def test_how_to_log_says_when_a_framework_cannot() -> None:
     assert text.startswith("TRL does not log it.")
     assert "`logprobs/ratio_ess`" in text
     assert how_to_log(Framework.POSTTRAIN, "reward/mean") == "posttrain writes `reward/mean` by itself."
-    assert "does not write" in how_to_log(Framework.POSTTRAIN, "policy/critic_loss")
+    assert "does not write" in how_to_log(Framework.POSTTRAIN, "policy/anchor_weight")
     with pytest.raises(UnknownSignalError):
         how_to_log(Framework.TRL, "reward/meen")
 
@@ -126,7 +126,7 @@ def test_how_to_log_answers_for_every_framework(framework: Framework, signal: st
 
 def test_only_signals_that_posttrain_does_not_write_are_marked_so() -> None:
     unwritten = {name for name, signal in SIGNALS.items() if not signal.written}
-    assert "policy/critic_loss" in unwritten
+    assert "policy/anchor_weight" in unwritten
     assert not unwritten & {"reward/mean", "policy/entropy", "evaluation/{environment}/reward_mean"}
 
 

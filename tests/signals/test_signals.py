@@ -140,8 +140,8 @@ def test_the_page_holds_every_signal() -> None:
 
 def test_the_page_says_what_posttrain_does_not_write_and_what_others_call_it() -> None:
     page = metrics_reference()
-    entry = page.split("### `policy/critic_loss`")[1].split("###")[0]
+    entry = page.split("### `policy/anchor_weight`")[1].split("###")[0]
     assert "Not written by posttrain." in entry
-    assert "verl `critic/vf_loss`" in entry
+    assert "verl `actor/kl_coef`" in entry
     assert "Not written" not in page.split("### `reward/mean`")[1].split("###")[0]
     assert "| `actor/lr(1e-4)` | `policy/learning_rate` | In units of 1e-4; older releases. Times 0.0001. |" in page

@@ -10,6 +10,8 @@ from posttrain.errors import InputError
 from posttrain.settings.facts import ELEMENT_BYTES
 
 _ADAM_MOMENTS = 2
+_CRITIC_MASTER = 4
+"""Bytes of a master weight of the critic: always float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class ModelCopies:
     ``head_parameters`` is the size of a tied output layer that the engine stores a second time in the
     layout its matrix products want (0 if it does not). ``engine_copy`` false: sampler and trainer share
     their weights. ``kv_bytes`` is the engine's limit for keys and values. ``teacher_parameters`` is 0 without a
-    teacher and where the policy is its own.
+    teacher and where the policy is its own. ``critic``: one of its own is trained, without the ``unused_head``
+    parameters of an untied output layer.
     """
 
     parameters: int
@@ -32,6 +35,8 @@ class ModelCopies:
     kv_bytes: int
     head_parameters: int = 0
     teacher_parameters: int = 0
+    critic: bool = False
+    unused_head: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +84,21 @@ def account(copies: ModelCopies) -> tuple[MemoryItem, ...]:
     if copies.teacher_parameters:
         note = f"{copies.compute_dtype}, frozen"
         items.append(MemoryItem("teacher weights", copies.teacher_parameters * compute, "", note))
+    if copies.critic:
+        items += _critic(copies, compute)
     items.append(MemoryItem("keys and values", copies.kv_bytes, "", "limit of the engine"))
     return tuple(items)
+
+
+def _critic(copies: ModelCopies, compute: int) -> list[MemoryItem]:
+    held = copies.parameters - copies.unused_head
+    trained = copies.trainable if copies.trainable < copies.parameters else held
+    own_masters = trained * _CRITIC_MASTER if compute != _CRITIC_MASTER else 0
+    state = own_masters + trained * _CRITIC_MASTER * (1 + _ADAM_MOMENTS)
+    return [
+        MemoryItem("critic weights", held * compute, "", f"{copies.compute_dtype}, a backbone of its own"),
+        MemoryItem("critic training", state, "", "float32: masters, gradients, two AdamW moments"),
+    ]
 
 
 def total_bytes(items: Sequence[MemoryItem]) -> int:

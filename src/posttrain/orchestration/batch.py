@@ -11,10 +11,11 @@ import numpy.typing as npt
 from posttrain.environment.grading import GradedTasks
 from posttrain.logprobs.comparison import compare
 from posttrain.model.packing import TrainSequence
+from posttrain.orchestration.critic import CriticBatch, value_batch
 from posttrain.orchestration.teacher import teacher_prompts
 from posttrain.orchestration.workbench import Workbench
 from posttrain.policy.advantages import Advantages, Attempts, sequence_advantages
-from posttrain.policy.anchors import reward_penalty
+from posttrain.policy.anchors import reward_penalty, token_penalties
 from posttrain.policy.distillation import teacher_advantages
 from posttrain.policy.divergence_head import Divergence
 from posttrain.policy.filters import is_mixed
@@ -33,7 +34,7 @@ class Batch:
     """The rows of one batch: only members with a reward.
 
     ``rewards`` float64 (S,) as graded; ``anchor_weights`` float64 (S,), wherever the anchor sits. ``teacher`` and
-    ``terms`` are there where the policy is distilled.
+    ``terms`` are there where the policy is distilled, ``critic`` where a critic is the baseline.
     """
 
     rows: Sequence[Trajectory]
@@ -45,6 +46,7 @@ class Batch:
     statistics: GroupStatistics
     teacher: TeacherBatch | None = None
     terms: Sequence[DivergenceTerm] = ()
+    critic: CriticBatch | None = None
 
 
 def why_untrainable(group: Group, spec: ObjectiveSpec, environments: Mapping[str, GradedTasks]) -> str:
@@ -76,28 +78,29 @@ def build_batch(bench: Workbench, groups: Sequence[Group]) -> Batch:
     rewards = np.array([t.reward for t in rows], np.float64)
     lengths = np.array([t.num_model_tokens for t in rows], np.int64)
     shaped = rewards + soft_overlong_penalty(lengths, sizes.max_new_tokens, spec.overlong)
+    penalties = np.zeros(len(table.loss_mask))
     if weights.any():
         assert bench.reference is not None
         plan = plan_blocks(bench.trainer, sequences, bench.plan)
         bench.reference.score(plan, table)
         if in_reward:
             bench.trainer.score(plan, table)
-            penalty = reward_penalty(
-                table.trainer_logprob,
-                table.reference_logprob,
-                table.loss_mask,
-                table.row_of_token,
-                len(rows),
-                spec.anchor,
-            )
-            shaped = shaped - weights * penalty
+            of_tokens = token_penalties(table.trainer_logprob, table.reference_logprob, table.loss_mask, spec.anchor)
+            penalties = weights[table.row_of_token] * of_tokens
     thresholds = np.array([bench.environments[t.task.environment].success_threshold for t in rows])
-    attempts = _attempts(bench, groups, rows, table, rewards >= thresholds)
-    advantages = sequence_advantages(shaped, [t.group_id for t in rows], spec.advantage, in_baseline, attempts)
-    table.set_advantages(spec.distillation.reward_weight * advantages.values)
+    valued: CriticBatch | None = None
+    if bench.critic is not None:
+        valued = value_batch(bench.critic, bench.trainer, bench.plan, spec, table, sequences, rows, shaped, penalties)
+        advantages = valued.of_rows
+        table.set_token_advantages(spec.distillation.reward_weight * valued.advantages)
+    else:
+        shaped = shaped - np.bincount(table.row_of_token, penalties, len(rows))
+        attempts = _attempts(bench, groups, rows, table, rewards >= thresholds)
+        advantages = sequence_advantages(shaped, [t.group_id for t in rows], spec.advantage, in_baseline, attempts)
+        table.set_advantages(spec.distillation.reward_weight * advantages.values)
     teacher, terms = _distil(bench, table, sequences, rows)
     statistics = group_statistics(rewards, rewards >= thresholds, table.trained_tokens, advantages)
-    return Batch(rows, table, sequences, rewards, weights, advantages, statistics, teacher, terms)
+    return Batch(rows, table, sequences, rewards, weights, advantages, statistics, teacher, terms, valued)
 
 
 def _attempts(

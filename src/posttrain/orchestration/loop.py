@@ -11,7 +11,8 @@ import posttrain.orchestration.measure as measure
 from posttrain.environment.mixture import Cursor, TaskSampler
 from posttrain.errors import NonFiniteError
 from posttrain.faultmap.finding import Finding
-from posttrain.orchestration.batch import build_batch, why_untrainable, write_columns
+from posttrain.orchestration.batch import Batch, build_batch, why_untrainable, write_columns
+from posttrain.orchestration.critic import shared_head
 from posttrain.orchestration.held_out import evaluate_policy, summaries
 from posttrain.orchestration.interrupt import Interrupt
 from posttrain.orchestration.journal import Draw, Journal
@@ -19,7 +20,8 @@ from posttrain.orchestration.progress import Progress, StepSummary
 from posttrain.orchestration.sampling import baseline_member, grade, members_of, sample
 from posttrain.orchestration.watch import Watch
 from posttrain.orchestration.workbench import Workbench
-from posttrain.policy.update import update_policy
+from posttrain.policy.critic import CRITIC_FOLDER, CriticUpdate
+from posttrain.policy.update import plan_blocks, update_policy
 from posttrain.rundir.checkpoints import prune, write_checkpoint
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.metrics import MetricsWriter
@@ -178,18 +180,38 @@ class Loop:
         with self._phase("scoring"):
             batch = build_batch(bench, groups)
         with self._phase("training"):
+            frozen = bench.critic is not None and self.step < bench.spec.critic.warmup_steps
             result = update_policy(
-                bench.trainer, batch.table, batch.sequences, bench.spec, bench.plan, terms=batch.terms
+                bench.trainer,
+                batch.table,
+                batch.sequences,
+                bench.spec,
+                bench.plan,
+                terms=batch.terms,
+                values=shared_head(bench.critic, batch.critic, frozen=frozen),
+                frozen=frozen,
             )
+        critic = self._update_critic(batch)
         write_columns(batch)
         self.trained_tokens += result.packed_tokens
         staleness = self.schedule.training_staleness
         return measure.update_signals(
-            batch, result, self.clock.seconds["training"], bench.settings.policy.gradient_clip
+            batch, result, self.clock.seconds["training"], bench.settings.policy.gradient_clip, critic
         ) | {
             "schedule/staleness_mean": sum(staleness) / len(staleness),
             "schedule/staleness_max": float(max(staleness)),
         }
+
+    def _update_critic(self, batch: Batch) -> CriticUpdate | None:
+        """A critic of its own trains after the policy; a shared one has trained with it."""
+        bench, critic = self.bench, self.bench.critic
+        if critic is None or batch.critic is None:
+            return None
+        if critic.shared:
+            return critic.result()
+        with self._phase("critic"):
+            plan = plan_blocks(bench.trainer, batch.sequences, bench.plan)
+            return critic.train(plan, batch.table, batch.critic.columns)
 
     def _sampling_values(self, sampled: list[Group], refills: int) -> dict[str, float]:
         environments = self.bench.environments
@@ -229,6 +251,10 @@ class Loop:
 
     def _fill_checkpoint(self, directory: Path) -> None:
         self.bench.trainer.save(directory)
+        if self.bench.critic is not None:
+            folder = directory / CRITIC_FOLDER
+            folder.mkdir()
+            self.bench.critic.save(folder)
 
     def _write_trajectories(self, step: int, groups: list[Group]) -> None:
         trajectories = [t for group in groups for t in group.attempts]

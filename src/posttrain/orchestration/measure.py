@@ -15,6 +15,8 @@ import torch
 
 from posttrain.environment.grading import GradedTasks
 from posttrain.orchestration.batch import Batch, anchor_kl, mean_entropy, mismatch
+from posttrain.orchestration.critic import critic_signals
+from posttrain.policy.critic import CriticUpdate
 from posttrain.policy.update import UpdateResult
 from posttrain.rollout.protocol import EngineStats
 from posttrain.rundir.engine import DeviceUse
@@ -158,7 +160,9 @@ def engine_signals(before: EngineStats, after: EngineStats, rollout_seconds: flo
     }
 
 
-def update_signals(batch: Batch, result: UpdateResult, training_seconds: float, clip: float) -> dict[str, float]:
+def update_signals(
+    batch: Batch, result: UpdateResult, training_seconds: float, clip: float, critic: CriticUpdate | None = None
+) -> dict[str, float]:
     """What the policy update saw and did."""
     values = batch.statistics.finalize() | mismatch(batch)
     values |= result.statistics.finalize(result.trained_tokens, len(result.steps))
@@ -172,6 +176,9 @@ def update_signals(batch: Batch, result: UpdateResult, training_seconds: float, 
         values |= batch.teacher.signals()
     if result.kl_weight is not None:
         values["policy/kl_penalty_weight"] = result.kl_weight
+    if batch.critic is not None and critic is not None:
+        del values["policy/advantage_group_mean_max"]  # a promise of group baselines alone
+        values |= critic_signals(batch.critic, critic, batch.table)
     norms = [s.grad_norm for s in result.steps]
     return values | {
         "policy/grad_norm": float(np.mean(norms)),

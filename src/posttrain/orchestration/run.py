@@ -35,6 +35,7 @@ from posttrain.orchestration.workbench import (
     check_held_out,
     prepare,
 )
+from posttrain.policy.critic import CRITIC_FOLDER
 from posttrain.rundir.checkpoints import LatestGood, latest_good, list_checkpoints, remove_leftovers
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.engine import EngineSampler
@@ -313,6 +314,8 @@ def _restore(
         return 0, None, Schedule(plan)
     rollback = journal.rollback_to(found.manifest.step)
     bench.trainer.load(found.path)
+    if bench.critic is not None:
+        bench.critic.load(found.path / CRITIC_FOLDER)
     snapshot = Snapshot.from_json(found.manifest.metadata["schedule"])
     schedule = Schedule.restore(plan, snapshot, journal.closed_groups())
     console.print(f"resuming after step {rollback.step}, policy version {bench.trainer.version}")

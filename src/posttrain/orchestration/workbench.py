@@ -21,8 +21,10 @@ from posttrain.model.runtime import probe_machine, set_threads, tune_allocator
 from posttrain.model.tiny import TINY_PREFIX, build_tiny
 from posttrain.model.weights import WeightSet
 from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
+from posttrain.orchestration.critic import critic_optimizer
 from posttrain.orchestration.reward_scorer import reward_scorers
 from posttrain.orchestration.teacher import TaughtBy, build_teacher, inspect_teacher
+from posttrain.policy.critic import Critic
 from posttrain.policy.masters import OptimizerSettings
 from posttrain.policy.reference import Reference
 from posttrain.policy.trainer import Trainer
@@ -30,8 +32,8 @@ from posttrain.policy.update import UpdatePlan
 from posttrain.rollout.native.engine import NativeEngine, NativeSettings
 from posttrain.rollout.turns import Turns
 from posttrain.settings import Settings
-from posttrain.settings.chosen import anchor_weights, chosen_objective, needs_reference
-from posttrain.settings.objective import ObjectiveSpec
+from posttrain.settings.chosen import anchor_weights, chosen_objective, has_own_critic, needs_reference
+from posttrain.settings.objective import Need, ObjectiveSpec
 from posttrain.settings.resolve import Resolved, resolve_machine, resolve_sizes
 from posttrain.trajectory import Task
 
@@ -81,12 +83,14 @@ class SamplingBench:
 
 @dataclass(frozen=True, slots=True)
 class Workbench(SamplingBench):
-    """The parts of a run. ``reference`` is absent where nothing is anchored, ``teacher`` where nobody teaches."""
+    """The parts of a run. ``reference`` is absent where nothing is anchored, ``teacher`` where nobody teaches,
+    ``critic`` where the baseline is not one."""
 
     loaded: LoadedModel
     trainer: Trainer
     reference: Reference | None
     teacher: TaughtBy | None
+    critic: Critic | None
     spec: ObjectiveSpec
     plan: UpdatePlan
     anchors: Mapping[str, float]
@@ -155,6 +159,8 @@ def _memory(resolved: Resolved, facts: ModelFacts, teacher: ModelFacts | None) -
             master_dtype=settings.model.master_dtype,
             compute_dtype=resolved.machine.compute_dtype,
             reference=needs_reference(settings) and settings.model.lora is None,
+            critic=has_own_critic(settings),
+            unused_head=0 if facts.tied else facts.vocabulary * facts.hidden,
             teacher_parameters=teacher.parameters if teacher else 0,
             engine_copy=True,
             kv_bytes=resolved.sizes.kv_memory_mb * MIB,
@@ -184,6 +190,8 @@ def build(preparation: Preparation) -> Workbench:
     head = HeadSettings(sizes.head_chunk_tokens, sizes.keep_logits_mb * MIB)
     temperature = settings.rollout.temperature
     reference = Reference(model, lora, temperature, head) if needs_reference(settings) else None
+    spec = chosen_objective(settings.policy).for_generation_budget(sizes.max_new_tokens)
+    critic = _critic(settings, model, spec)
     trainer = Trainer(
         model,
         _optimizer(settings),
@@ -204,7 +212,8 @@ def build(preparation: Preparation) -> Workbench:
         trainer=trainer,
         reference=reference,
         teacher=build_teacher(settings, machine, loaded, turns, head),
-        spec=chosen_objective(settings.policy).for_generation_budget(sizes.max_new_tokens),
+        critic=critic,
+        spec=spec,
         plan=UpdatePlan(
             settings.policy.updates_per_batch,
             sizes.micro_batch_tokens,
@@ -262,6 +271,14 @@ def _lora(settings: Settings, model: Any) -> LoraPolicy | None:
         dropout=section.dropout,
         seed=settings.run.seed,
     )
+
+
+def _critic(settings: Settings, model: Any, spec: ObjectiveSpec) -> Critic | None:
+    """The critic, copied from the model before anything has trained it."""
+    if Need.CRITIC not in spec.needs:
+        return None
+    optimizer = critic_optimizer(_optimizer(settings), spec, settings.run.steps, settings.policy.updates_per_batch)
+    return Critic(model, spec.critic, optimizer, checkpointing=settings.model.gradient_checkpointing)
 
 
 def _optimizer(settings: Settings) -> OptimizerSettings:

@@ -40,14 +40,27 @@ def reward_penalty(
     num_sequences: int,
     spec: Anchor,
 ) -> npt.NDArray[np.float64]:
-    """KL term summed over each sequence's trained tokens, float64 (num_sequences,).
+    """KL term summed over each sequence's trained tokens, float64 (num_sequences,); see :func:`token_penalties`.
 
-    ``k1``, or ``k3`` (biased, see ``Anchor.biased_pair``); other estimators have no place in the reward. Subtract
-    the anchor's weight times it from the rewards before the advantages. Token arrays are flat (M,), log-probs of
-    the policy before the first update; masked tokens may hold anything.
+    Subtract the anchor's weight times it from the rewards before the advantages.
+    """
+    values = token_penalties(trainer_logprobs, reference_logprobs, mask, spec)
+    return np.bincount(sequence_index, weights=values, minlength=num_sequences).astype(np.float64, copy=False)
+
+
+def token_penalties(
+    trainer_logprobs: npt.NDArray[Any],
+    reference_logprobs: npt.NDArray[Any],
+    mask: npt.NDArray[np.bool_],
+    spec: Anchor,
+) -> npt.NDArray[np.float64]:
+    """KL term of each trained token, float64 (M,), 0 elsewhere.
+
+    ``k1``, or ``k3`` (biased, see ``Anchor.biased_pair``); other estimators have no place in the reward. Token arrays
+    are flat (M,), log-probs of the policy before the first update; masked tokens may hold anything.
     """
     x = trainer_logprobs[mask].astype(np.float64) - reference_logprobs[mask].astype(np.float64)
     x = np.clip(x, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
-    values = x if spec.estimator == "k1" else np.exp(-x) - 1.0 + x
-    summed = np.bincount(sequence_index[mask], weights=values, minlength=num_sequences)
-    return summed.astype(np.float64, copy=False)
+    values = np.zeros(mask.shape)
+    values[mask] = x if spec.estimator == "k1" else np.exp(-x) - 1.0 + x
+    return values

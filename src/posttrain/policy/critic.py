@@ -26,10 +26,11 @@ from posttrain.model.value_head import ValueHead, copy_backbone
 from posttrain.policy.masters import Masters, OptimizerSettings, StepResult
 from posttrain.policy.rows import RowTable
 from posttrain.policy.value_loss import ValueLossResult, ValueStatistics, value_loss
-from posttrain.settings.parts.critic import Critic as CriticSpec
+from posttrain.policy.value_term import ValueTerm
+from posttrain.settings.objective import Critic as CriticSpec
 
-ValueTerm = Callable[[Scores, npt.NDArray[np.int64]], torch.Tensor | None]
-"""From a micro-batch's scores and its targets' places in the table (M,) to what is added to the policy's loss."""
+CRITIC_FOLDER = "critic"
+"""Where a checkpoint keeps it."""
 
 
 @dataclass(slots=True)
@@ -76,7 +77,7 @@ class Critic:
         if not self.shared:
             trained |= {f"backbone.{name}": p for name, p in self.backbone.named_parameters() if p.requires_grad}
         self.masters = Masters(trained, optimizer)
-        self.statistics = ValueStatistics.empty(self.device)
+        self._statistics, self._steps, self._packed = ValueStatistics.empty(self.device), list[StepResult](), 0
 
     @torch.no_grad()
     def score(self, plan: Sequence[list[Block]], table: RowTable) -> ValueColumns:
@@ -106,19 +107,21 @@ class Critic:
         assert not self.shared, "a shared head trains in the policy's passes"
         self.begin()
         tokens = int(table.loss_mask.sum())
-        steps: list[StepResult] = []
         for _ in range(self.spec.epochs):
             for blocks in plan:
                 self.accumulate(blocks, table, columns, tokens)
                 between()
-            steps.append(self.masters.step("critic"))
-        packed = sum(len(block) for blocks in plan for block in blocks) * self.spec.epochs
-        return CriticUpdate(self.statistics, tuple(steps), packed)
+            self.step()
+        return self.result()
 
     def begin(self) -> None:
         """Start on a batch: no gradient, no statistics."""
         self.masters.zero_grad()
-        self.statistics = ValueStatistics.empty(self.device)
+        self._statistics, self._steps, self._packed = ValueStatistics.empty(self.device), [], 0
+
+    def result(self) -> CriticUpdate:
+        """What happened since ``begin``."""
+        return CriticUpdate(self._statistics, tuple(self._steps), self._packed)
 
     def accumulate(self, blocks: list[Block], table: RowTable, columns: ValueColumns, tokens: int) -> None:
         """Forward and backward of one micro-batch of a separate critic; ``tokens`` trained in the whole step."""
@@ -128,7 +131,8 @@ class Critic:
         values = self._values(hidden.index_select(0, batch.predictor), batch)
         result = self._loss(values, table, columns, table.at(batch.packed), tokens)
         result.loss.backward()
-        self.statistics = self.statistics + result.statistics
+        self._statistics = self._statistics + result.statistics
+        self._packed += batch.packed.num_tokens
 
     def value_term(self, table: RowTable, columns: ValueColumns, tokens: int, *, head_only: bool) -> ValueTerm:
         """What a shared head does in each of the policy's passes of one update of ``tokens`` trained tokens.
@@ -143,7 +147,7 @@ class Critic:
                 values = self._values(scores.hidden.detach(), scores.batch)
                 result = self._loss(values, table, columns, where, tokens)
                 result.loss.backward()
-            self.statistics = self.statistics + result.statistics
+            self._statistics = self._statistics + result.statistics
             if head_only or self.spec.coefficient == 0.0:
                 return None
             through = self.head.frozen(scores.hidden)
@@ -151,9 +155,9 @@ class Critic:
 
         return term
 
-    def step(self) -> StepResult:
+    def step(self) -> None:
         """One optimizer step on what was accumulated. Raises NonFiniteError as the policy's does."""
-        return self.masters.step("critic")
+        self._steps.append(self.masters.step("critic"))
 
     def _values(self, hidden: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         values = self.head(hidden)
@@ -187,3 +191,26 @@ class Critic:
     def load(self, directory: Path) -> None:
         """Read what ``save`` wrote. Raises InputError if it belongs to another critic."""
         self.masters.load(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedHead:
+    """A critic on the policy's backbone, bound to a batch (see ``value_term.SharedValues``). ``head_only``: the
+    backbone stays as it is."""
+
+    critic: Critic
+    columns: ValueColumns
+    head_only: bool
+
+    @property
+    def moves_backbone(self) -> bool:
+        """True if values pull on the policy's weights."""
+        return self.critic.spec.coefficient > 0.0 and not self.head_only
+
+    def begin_update(self, table: RowTable, tokens: int) -> ValueTerm:
+        """The term of one policy update of ``tokens`` trained tokens."""
+        return self.critic.value_term(table, self.columns, tokens, head_only=self.head_only)
+
+    def end_update(self) -> None:
+        """One step of the head."""
+        self.critic.step()

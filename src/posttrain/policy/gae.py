@@ -7,6 +7,7 @@ the mask.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +82,9 @@ def generalised_advantages(
     return Estimates(advantages, returns)
 
 
-def explained_variance(values: Float64Array, returns: Float64Array, mask: BoolArray) -> float | None:
+def explained_variance(
+    values: npt.NDArray[np.floating[Any]], returns: npt.NDArray[np.floating[Any]], mask: BoolArray
+) -> float | None:
     """``1 - var(returns - values) / var(returns)`` over the masked-in tokens; ``None`` where returns do not vary.
 
     1 is a perfect critic, 0 a constant one, below 0 one that is worse than no critic.

@@ -91,6 +91,10 @@ class RowTable:
         """Give every sampled token of a row the row's advantage. ``values`` float64 (S,)."""
         self.advantage = np.where(self.loss_mask, np.repeat(values, np.diff(self.start)), 0.0).astype(np.float32)
 
+    def set_token_advantages(self, values: npt.NDArray[np.float64]) -> None:
+        """Give every trained token its own advantage. ``values`` float64 (T,)."""
+        self.advantage = np.where(self.loss_mask, values, 0.0).astype(np.float32)
+
     def add_advantages(self, values: npt.NDArray[np.float64]) -> None:
         """Add to the advantage of every trained token. ``values`` float64 (T,)."""
         self.advantage = np.where(self.loss_mask, self.advantage + values, 0.0).astype(np.float32)

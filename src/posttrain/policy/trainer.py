@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from posttrain.policy.objective import ObjectiveResult, objective
 from posttrain.policy.rows import RowTable
 from posttrain.policy.statistics import ObjectiveStatistics
 from posttrain.policy.terms import DivergenceTerm, TermStatistics, term_losses
+from posttrain.policy.value_term import ValueTerm
 from posttrain.settings.objective import ObjectiveSpec
 
 _TRUST_REGION = "trust_region.json"
@@ -64,16 +66,24 @@ class Trainer:
         self._spec: ObjectiveSpec | None = None
         self._terms: Sequence[DivergenceTerm] = ()
         self._term_statistics = TermStatistics.empty()
+        self._value_term: ValueTerm | None = None
 
     @property
     def version(self) -> int:
         """Optimizer steps applied."""
         return self.masters.updates
 
-    def begin(self, totals: StepTotals, spec: ObjectiveSpec, terms: Sequence[DivergenceTerm] = ()) -> None:
-        """Start an optimizer step with its global denominators; ``terms`` are added to the objective."""
+    def begin(
+        self,
+        totals: StepTotals,
+        spec: ObjectiveSpec,
+        terms: Sequence[DivergenceTerm] = (),
+        value_term: ValueTerm | None = None,
+    ) -> None:
+        """Start an optimizer step with its global denominators; ``terms`` are added to the objective's token losses,
+        ``value_term`` (of a critic that shares the backbone) to its value."""
         self.masters.zero_grad()
-        self._totals, self._spec, self._terms = totals, spec, terms
+        self._totals, self._spec, self._terms, self._value_term = totals, spec, terms, value_term
         self._term_statistics = TermStatistics.empty()
 
     @property
@@ -110,7 +120,9 @@ class Trainer:
             self._terms, blocks, policy, scores.batch.target_ids, where, table.loss_mask, self.head.chunk_tokens
         )
         self._term_statistics = self._term_statistics + statistics
-        return objective(self._token_batch(scores, table, where, extra), self._totals, self._spec)
+        result = objective(self._token_batch(scores, table, where, extra), self._totals, self._spec)
+        values = self._value_term(scores, where) if self._value_term else None
+        return result if values is None else replace(result, loss=result.loss + values)
 
     def _token_batch(
         self, scores: Scores, table: RowTable, where: npt.NDArray[np.int64], extra: torch.Tensor | None

@@ -18,6 +18,7 @@ from posttrain.policy.statistics import ObjectiveStatistics
 from posttrain.policy.step_choices import choose_by_covariance, correction_counts
 from posttrain.policy.terms import DivergenceTerm, TermStatistics
 from posttrain.policy.trainer import Trainer
+from posttrain.policy.value_term import SharedValues
 from posttrain.settings.objective import ObjectiveSpec, TrustRegion
 
 
@@ -65,6 +66,9 @@ def update_policy(
     plan: UpdatePlan,
     between: Callable[[], None] = lambda: None,
     terms: Sequence[DivergenceTerm] = (),
+    values: SharedValues | None = None,
+    *,
+    frozen: bool = False,
 ) -> UpdateResult:
     """Train on one batch. ``sequences[i].index`` is row i of ``table``; advantages are already in it.
 
@@ -72,10 +76,13 @@ def update_policy(
     where the step counts or chooses tokens by their log-probs. Rows whose gradient is exactly zero (no advantage,
     anchor, term, or trust region that speaks without one) get no backward pass, but a forward pass in their update:
     they count in every denominator and in every statistic. ``between`` is called after each micro-batch (progress,
-    interruption).
+    interruption). ``values`` is the head of a critic on the policy's backbone; with ``frozen`` every row is scored and
+    no policy step is taken.
     """
     skips = plan.skip_zero_advantage and not spec.trust_region.speaks_without_advantage
     silent = _silent_rows(table, terms) if skips else np.zeros(len(table), np.bool_)
+    if frozen or (values is not None and values.moves_backbone):
+        silent[:] = frozen
     scores_first = (
         plan.updates_per_batch > 1 or spec.correction.before_update or spec.trust_region.chooses_by_covariance
     )
@@ -102,7 +109,8 @@ def update_policy(
             choose_by_covariance(table, logprobs, chosen, spec, plan.seed + trainer.version)
             packed, count = packed + sum(len(b) for blocks in again for b in blocks), count + len(again)
         of_step = ObjectiveStatistics.empty(trainer.device)
-        trainer.begin(totals, spec, terms)
+        value_term = values.begin_update(table, int(tokens[chosen].sum())) if values else None
+        trainer.begin(totals, spec, terms, value_term)
         # Rows outside the loss have nothing to observe, but want their log-probs, if they have none yet.
         seen = chosen & silent & ((tokens > 0) | (not scored))
         for work, mask in ((trainer.observe, seen), (trainer.accumulate, chosen & ~silent)):
@@ -115,6 +123,8 @@ def update_policy(
         if steps:
             _adapt(trainer, of_step, spec.trust_region)
         steps.append(trainer.step())
+        if values is not None:
+            values.end_update()
     weight = (trainer.kl_weight or spec.trust_region.kl_weight) if spec.trust_region.kind == "kl_penalty" else None
     return UpdateResult(statistics, tuple(steps), trained, packed, count, measured, weight)
 

@@ -14,6 +14,7 @@ from posttrain.settings.rows import (
     divergence,
     group,
     grpo,
+    ppo,
     reinforce,
     sequence,
     soft,
@@ -21,7 +22,7 @@ from posttrain.settings.rows import (
 )
 from posttrain.settings.rows.row import AlgorithmRow
 
-_FAMILIES = (reinforce, grpo, dapo, group, sequence, weighted, divergence, asynchronous, soft, distillation)
+_FAMILIES = (reinforce, grpo, dapo, group, ppo, sequence, weighted, divergence, asynchronous, soft, distillation)
 
 ROWS: Mapping[str, AlgorithmRow] = MappingProxyType({row.name: row for family in _FAMILIES for row in family.ROWS})
 """Every algorithm by name."""

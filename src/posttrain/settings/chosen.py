@@ -10,7 +10,7 @@ from posttrain.errors import InputError
 from posttrain.settings.algorithms import algorithm_row
 from posttrain.settings.environments import reward_kind_of
 from posttrain.settings.field import Section
-from posttrain.settings.objective import ObjectiveSpec
+from posttrain.settings.objective import Need, ObjectiveSpec
 from posttrain.settings.rows.row import AlgorithmRow
 from posttrain.settings.tree import PolicySettings, Settings
 
@@ -74,6 +74,12 @@ def anchor_weights(settings: Settings) -> dict[str, float]:
         else:
             weights[name] = max(spec.anchor.weight, SOFT_ANCHOR_WEIGHT)
     return weights
+
+
+def has_own_critic(settings: Settings) -> bool:
+    """True if a second model is trained beside the policy to predict returns."""
+    spec = chosen_objective(settings.policy)
+    return Need.CRITIC in spec.needs and spec.critic.backbone == "separate"
 
 
 def needs_reference(settings: Settings) -> bool:

@@ -17,6 +17,7 @@ from posttrain.settings.parts.advantage import Advantage
 from posttrain.settings.parts.aggregation import Aggregation
 from posttrain.settings.parts.anchor import Anchor
 from posttrain.settings.parts.correction import Correction
+from posttrain.settings.parts.critic import Critic
 from posttrain.settings.parts.distillation import Distillation
 from posttrain.settings.parts.fit import contradiction
 from posttrain.settings.parts.group_filter import GroupFilter
@@ -31,6 +32,7 @@ __all__ = [
     "Aggregation",
     "Anchor",
     "Correction",
+    "Critic",
     "Distillation",
     "Distribution",
     "GroupFilter",
@@ -46,6 +48,7 @@ class ObjectiveSpec(Section):
     """All parts of one algorithm."""
 
     advantage: Advantage = Advantage()
+    critic: Critic = Critic()
     ratio: Ratio = Ratio()
     trust_region: TrustRegion = TrustRegion()
     correction: Correction = Correction()
@@ -92,6 +95,7 @@ class ObjectiveSpec(Section):
         wanted = {
             Need.GROUP: advantage.compares_attempts or self.group_filter.rule != "none",
             Need.GREEDY_ATTEMPT: advantage.baseline == "greedy",
+            Need.CRITIC: advantage.baseline == "critic",
             Need.REWARD_PARTS: advantage.combine == "parts",
             Need.NON_NEGATIVE_REWARDS: advantage.scale == "group_reward_mean",
             Need.SINGLE_UPDATE: ratio.level == "none",

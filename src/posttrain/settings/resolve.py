@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from posttrain.errors import InputError
-from posttrain.settings.chosen import needs_reference
+from posttrain.settings.chosen import has_own_critic, needs_reference
 from posttrain.settings.facts import ELEMENT_BYTES, MachineFacts, ModelSizes, feed_forward_width, kv_bytes_per_token
 from posttrain.settings.field import NonNegative, Positive
 from posttrain.settings.fixed import FixedSettings
@@ -211,16 +211,19 @@ def describe(choices: Sequence[Choice]) -> list[str]:
 def resident_bytes(
     settings: Settings, plan: MachinePlan, model: ModelSizes, trainable_parameters: int | None = None
 ) -> int:
-    """Bytes held all through training: trainer, masters, gradients, two AdamW moments, engine copy and reference.
+    """Bytes held all through training: trainer, masters, gradients, two AdamW moments, engine copy, reference, critic.
 
     Trainer and engine hold the weights in the compute dtype; masters are a copy of their own where their type differs;
     the reference is one more copy when something is anchored, except with LoRA, where it is the policy without its
-    adapters.
+    adapters. A critic of its own is one more trained model with float32 masters.
     """
     master, compute = ELEMENT_BYTES[settings.model.master_dtype], ELEMENT_BYTES[plan.compute_dtype]
     copies = 2 + (needs_reference(settings) and settings.model.lora is None)
     trained = model.parameters if trainable_parameters is None else trainable_parameters
-    return model.parameters * compute * copies + trained * master * (3 + (master != compute))
+    critic = 0
+    if has_own_critic(settings):
+        critic = model.parameters * compute + trained * 4 * (3 + (compute != 4))
+    return model.parameters * compute * copies + trained * master * (3 + (master != compute)) + critic
 
 
 def sampling_bytes(plan: MachinePlan, model: ModelSizes) -> int:

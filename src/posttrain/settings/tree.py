@@ -13,6 +13,7 @@ from posttrain.settings.objective import (
     Aggregation,
     Anchor,
     Correction,
+    Critic,
     Distillation,
     GroupFilter,
     ObjectiveSpec,
@@ -209,6 +210,7 @@ class PolicySettings(Section):
         min_length=1,
     )
     advantage: Advantage | None = setting(None, "Values that replace the row's.", reason="the row's own values")
+    critic: Critic | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     ratio: Ratio | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     trust_region: TrustRegion | None = setting(None, "Values that replace the row's.", reason="the row's own values")
     correction: Correction | None = setting(None, "Values that replace the row's.", reason="the row's own values")

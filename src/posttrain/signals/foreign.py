@@ -96,50 +96,6 @@ _UPDATE: tuple[Signal, ...] = (
         "Coefficient of the entropy bonus in this step; a controller may move it.",
         Reduction.LAST,
     ),
-    _foreign(
-        "policy/critic_loss",
-        Layer.POLICY,
-        "squared return",
-        "Loss of the value model over the step.",
-    ),
-    _foreign(
-        "policy/critic_clip_fraction",
-        Layer.POLICY,
-        "share",
-        "Share of tokens whose value change exceeds the value clip.",
-        Reduction.SHARE,
-        assumes="High in the first steps of a fresh value head without a fault.",
-    ),
-    _foreign(
-        "policy/critic_grad_norm",
-        Layer.POLICY,
-        "L2 norm",
-        "Global norm of the value model's gradient before clipping.",
-        Reduction.LAST,
-    ),
-    _foreign(
-        "policy/critic_learning_rate",
-        Layer.POLICY,
-        "per step",
-        "Learning rate of the value model.",
-        Reduction.LAST,
-    ),
-    _foreign(
-        "policy/critic_explained_variance",
-        Layer.POLICY,
-        "share",
-        "1 - Var(return - value) / Var(return) over the trained tokens.",
-        Reduction.LAST,
-        HealthyRange(
-            0.0,
-            1.0,
-            "below 0 the values predict worse than their mean does",
-            Evidence.DERIVED,
-            "After the value model's first steps.",
-        ),
-    ),
-    _foreign("policy/value_mean", Layer.POLICY, "return", "Mean predicted value over the trained tokens."),
-    _foreign("policy/return_mean", Layer.POLICY, "return", "Mean return over the trained tokens."),
 )
 
 _COMPARISON: tuple[Signal, ...] = (

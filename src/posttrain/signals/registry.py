@@ -9,6 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from posttrain.signals import (
+    critic,
     distillation,
     evaluation,
     foreign,
@@ -48,6 +49,7 @@ def _collect() -> Mapping[str, Signal]:
         reward.SIGNALS,
         evaluation.SIGNALS,
         policy.SIGNALS,
+        critic.SIGNALS,
         distillation.SIGNALS,
         preference.SIGNALS,
         logprobs.SIGNALS,

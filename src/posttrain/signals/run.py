@@ -15,6 +15,7 @@ SIGNALS: tuple[Signal, ...] = (
     _phase("grading", "Wall-clock time of grading that nothing else hid.", Layer.REWARD),
     _phase("scoring", "Wall-clock time of computing log-probs that are not the loss's own.", Layer.LOGPROBS),
     _phase("training", "Wall-clock time of forward, backward and optimizer.", Layer.POLICY),
+    _phase("critic", "Wall-clock time of training a critic of its own.", Layer.POLICY),
     _phase("sync", "Wall-clock time of giving new weights to the engine."),
     _phase("evaluation", "Wall-clock time of evaluation, its grading included."),
     _phase("checkpoint", "Wall-clock time of saving."),

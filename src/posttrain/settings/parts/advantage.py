@@ -16,11 +16,12 @@ class Advantage(Section):
     """``[policy.advantage]``: from rewards to what multiplies each token."""
 
     baseline: Literal[
-        "none", "group_mean", "leave_one_out", "length_weighted", "greedy", "pass_at_k", "second_best"
+        "none", "group_mean", "leave_one_out", "length_weighted", "greedy", "critic", "pass_at_k", "second_best"
     ] = setting(
         "group_mean",
         "What is subtracted from a reward: nothing; the mean of its group; the mean of the group's other members; the "
-        "group's mean weighted by trained tokens; the reward of a greedy attempt at the same task. `pass_at_k`: the "
+        "group's mean weighted by trained tokens; the reward of a greedy attempt at the same task; `critic`: a learned "
+        "value of every token (generalised advantages, `[policy.critic]`). `pass_at_k`: the "
         "advantage whose gradient is that of pass@k. `second_best`: only the group's best attempt counts, by its lead "
         "over the second.",
         reason="a group baseline needs no critic; leave_one_out is group_mean times G/(G-1) and unbiased",
@@ -59,6 +60,11 @@ class Advantage(Section):
             raise ValueError(f"scale = {self.scale!r} divides centred rewards, so it needs a baseline")
         if self.baseline in ESTIMATORS and self.scale != "none":
             raise ValueError(f"baseline = {self.baseline!r} is a whole advantage, so scale must be 'none'")
+        if self.baseline == "critic" and self.scale not in ("none", "token_whiten"):
+            raise ValueError(
+                f"baseline = 'critic' gives each token its own advantage, so scale = {self.scale!r} has no meaning: "
+                "use 'token_whiten' or 'none'"
+            )
         if self.combine == "parts" and (self.baseline != "group_mean" or self.scale not in ("none", "batch_whiten")):
             raise ValueError(
                 "combine = 'parts' divides each part by its own group std, so it needs baseline = 'group_mean' and "
@@ -69,7 +75,7 @@ class Advantage(Section):
     @property
     def compares_attempts(self) -> bool:
         """True if several attempts at one task are compared with each other."""
-        return self.baseline not in ("none", "greedy")
+        return self.baseline not in ("none", "greedy", "critic")
 
     @property
     def whitens(self) -> bool:

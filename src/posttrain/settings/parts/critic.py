@@ -48,7 +48,7 @@ class Critic(Section):
         0.2,
         "How far a value may move from where it was before the batch's updates and still get a gradient towards its "
         "return. Absent: no clip. With one pass it never acts.",
-        reason="verl's and TRL's value; in units of the return, so 0.2 is for returns of about 0 to 1",
+        reason="TRL's value (0.5 in verl and OpenRLHF); in units of the return, so 0.2 is for returns of about 0 to 1",
         assumes="returns between -1 and 1",
         gt=0.0,
     )

@@ -10,6 +10,7 @@ class Need(StrEnum):
 
     GROUP = "group size of at least 2"
     GREEDY_ATTEMPT = "one greedy attempt per task beside the group"
+    CRITIC = "critic (a value model, trained beside the policy)"
     REWARD_PARTS = "several reward functions in the environment"
     NON_NEGATIVE_REWARDS = "rewards that are never negative"
     PROXIMAL_LOGPROBS = "trainer log-probs before the update"
