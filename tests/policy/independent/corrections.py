@@ -7,11 +7,17 @@ is False. `w` = exp(logp_old - logp_rollout) unless another pair is passed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp
+from math import exp, inf
 
 import numpy as np
 
 from .arrays import Array, Mask, live_rows, row_tokens
+
+
+def product(logs: list[float]) -> float:
+    """exp of the sum, inf where a float cannot hold it."""
+    total = sum(logs)
+    return exp(total) if total < 700 else inf
 
 
 def log_weights(numerator: Array, denominator: Array, mask: Mask) -> list[tuple[int, list[int], list[float]]]:
@@ -56,12 +62,12 @@ def icepop(old: Array, rollout: Array, mask: Mask, low: float, high: float) -> A
 
 def sequence_truncated(old: Array, rollout: Array, mask: Mask, cap: float) -> Array:
     """min(product of the row's w, cap)."""
-    return row_weight(old, rollout, mask, lambda logs: min(exp(sum(logs)), cap))
+    return row_weight(old, rollout, mask, lambda logs: min(product(logs), cap))
 
 
 def sequence_masked(old: Array, rollout: Array, mask: Mask, low: float, high: float) -> Array:
     """Product of the row's w if inside [low, high], else 0."""
-    return row_weight(old, rollout, mask, lambda logs: exp(sum(logs)) if low <= exp(sum(logs)) <= high else 0.0)
+    return row_weight(old, rollout, mask, lambda logs: product(logs) if low <= product(logs) <= high else 0.0)
 
 
 def geometric_keep(old: Array, rollout: Array, mask: Mask, low: float, high: float) -> Array:

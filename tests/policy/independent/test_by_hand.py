@@ -116,6 +116,18 @@ def test_scalerl_and_aipo_cap_the_ratio_to_the_sampler() -> None:
     same(grad(rows.aipo(BATCH, cap=5.0))[1], [[-rho[0, 0] / 3, -rho[0, 1] / 3], [5 / 3, 0], [0, 0]])
 
 
+def test_scalerl_gives_each_prompt_the_same_share_and_one_scale() -> None:
+    # Prompt 1: rewards 1, 0, lengths 2, 1. Prompt 2: rewards 4, 0, lengths 1, 1. Centred +-0.5, +-2, sampler on policy.
+    mask = np.array([[True, True], [True, False], [True, False], [True, False]])
+    logp = np.full((4, 2), -1.0)
+    batch = Batch(
+        logp, mask, logp_rollout=logp, rewards=np.array([1.0, 0.0, 4.0, 0.0]), group_ids=np.array([1, 1, 2, 2])
+    )
+    scale = sqrt((0.25 + 4) / 2)
+    one, two = 0.5 / scale / 3 / 2, 2 / scale / 2 / 2
+    same(grad(rows.scalerl(batch), batch)[1], [[-one, -one], [one, 0], [-two, 0], [two, 0]])
+
+
 def test_prime_rl() -> None:
     # pi 0.6 0.25 | 0.4; mu 0.32 0.625 | 0.0667; d 0.28 -0.375 | 0.333; A 1 1 | -1: only the first is dropped.
     value, slope = grad(rows.prime_rl(BATCH))
@@ -204,6 +216,13 @@ def test_row_rejection() -> None:
     same(corrections.divergence_keep(old, mu, MASK, "k3", k3 + 1e-9), [[1, 1], [0, 0], [0, 0]])
     same(corrections.divergence_keep(old, mu, MASK, "k3", k3 - 1e-9), [[0, 0], [0, 0], [0, 0]])
     same(corrections.divergence_keep(old, mu, MASK, "k2", log(1.25) ** 2 / 2 + 1e-9), [[1, 1], [0, 0], [0, 0]])
+
+
+def test_a_product_too_large_for_a_float_is_capped_or_rejected() -> None:
+    mask, far = np.ones((1, 9), dtype=bool), np.full((1, 9), 89.0)
+    same(corrections.sequence_truncated(far, np.zeros((1, 9)), mask, 5.0), [[5.0] * 9])
+    same(corrections.sequence_masked(far, np.zeros((1, 9)), mask, 0.5, 5.0), [[0.0] * 9])
+    same(corrections.sequence_truncated(-far, np.zeros((1, 9)), mask, 5.0), [[0.0] * 9])
 
 
 def test_gae_steps_over_tool_tokens() -> None:
