@@ -14,6 +14,7 @@ from posttrain.settings.field import rationale
 from posttrain.settings.fixed_algorithms import FIXED_ROWS
 from posttrain.settings.objective import ObjectiveSpec
 from posttrain.settings.rows.row import AlgorithmRow
+from posttrain.settings.summary import advantage_words, bound_words, ratio_words
 
 
 def print_table(console: Console | None = None) -> None:
@@ -45,10 +46,8 @@ def print_row(name: str, console: Console | None = None) -> None:
 
 
 def _summary(spec: ObjectiveSpec) -> str:
-    advantage, region = spec.advantage, spec.trust_region
-    scale = "" if advantage.scale == "none" else f" / {advantage.scale}"
-    clip = "no clip" if region.kind == "none" else f"clip {region.clip_low:g} / {region.clip_high:g}"
-    return f"advantage {advantage.baseline}{scale}; {clip}; {spec.aggregation.kind}"
+    ratio = "" if spec.ratio.level == "none" else f"; ratio {ratio_words(spec)}"
+    return f"advantage {advantage_words(spec)}{ratio}; {bound_words(spec)}; {spec.aggregation.kind}"
 
 
 def _sections(row: AlgorithmRow) -> list[tuple[str, list[str]]]:

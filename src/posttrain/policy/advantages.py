@@ -62,8 +62,8 @@ def sequence_advantages(
     - ``group_std``: divided by ``std(ddof) + epsilon`` of the group
     - ``batch_std``: divided by ``std(ddof) + epsilon`` of the centred rewards of all valid rows
     - ``group_reward_mean``: divided by ``mean + epsilon`` of the group's rewards; 0 where the mean is 0
-    - ``batch_whiten``, ``token_whiten``: ``(A - mean) / sqrt(var(ddof) + epsilon)`` over all valid rows, the latter
-      counting each row once per trained token
+    - ``batch_whiten``: ``(A - mean) / (std(ddof) + epsilon)`` over all valid rows
+    - ``token_whiten``: ``(A - mean) / sqrt(var(ddof) + epsilon)``, each row counted once per trained token
     - ``combine = "parts"``: ``sum_k weight_k (R_ik - mean_k) / (std_k + epsilon)``, then the scale
 
     A group baseline gives exactly 0 to groups whose rewards are all equal (compared exactly: a std of rounding noise
@@ -87,16 +87,18 @@ def sequence_advantages(
     return Advantages(_scale(unscaled, rewards, groups, spec, attempts), unscaled, groups)
 
 
-def whiten(values: Float64Array, counts: Float64Array, ddof: int, epsilon: float) -> Float64Array:
-    """``(x - mean) / sqrt(var(ddof) + epsilon)`` where entry i stands for ``counts[i]`` equal ones; all 0 where the
-    counted entries are equal or fewer than two."""
+def whiten(
+    values: Float64Array, counts: Float64Array, ddof: int, epsilon: float, under_root: bool = False
+) -> Float64Array:
+    """``(x - mean) / (std(ddof) + epsilon)``, or with ``sqrt(var + epsilon)`` below, where entry i stands for
+    ``counts[i]`` equal ones; all 0 where the counted entries are equal or fewer than two."""
     counted = counts > 0
     total = float(counts.sum())
     if total < 2 or np.ptp(values[counted]) == 0:
         return np.zeros_like(values)
     mean = float((counts * values).sum()) / total
     variance = float((counts * (values - mean) ** 2).sum()) / (total - ddof)
-    return (values - mean) / np.sqrt(variance + epsilon)
+    return (values - mean) / (np.sqrt(variance + epsilon) if under_root else np.sqrt(variance) + epsilon)
 
 
 def _given(value: Any, spec: Advantage) -> Any:
@@ -151,9 +153,10 @@ def _scale(
     if spec.scale == "none" or not centred.any():
         return centred
     if spec.scale in ("batch_whiten", "token_whiten"):
-        lengths = _given(attempts.lengths, spec) if spec.scale == "token_whiten" else np.ones(centred.shape)
+        by_token = spec.scale == "token_whiten"
+        lengths = _given(attempts.lengths, spec) if by_token else np.ones(centred.shape)
         counts = np.where(groups.valid, lengths, 0).astype(np.float64)
-        return np.where(groups.valid, whiten(centred, counts, spec.std_ddof, spec.std_epsilon), 0.0)
+        return np.where(groups.valid, whiten(centred, counts, spec.std_ddof, spec.std_epsilon, by_token), 0.0)
     if spec.scale == "batch_std":
         std = float(np.std(centred[groups.valid], ddof=spec.std_ddof)) if groups.valid.sum() > spec.std_ddof else 0.0
         return centred / (std + spec.std_epsilon)

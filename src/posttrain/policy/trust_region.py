@@ -179,7 +179,7 @@ def _divergence_mask(given: RegionInput, spec: TrustRegion) -> RegionResult:
 
 
 def _soft_gate(given: RegionInput, spec: TrustRegion) -> RegionResult:
-    tau = torch.where(given.advantages > 0, spec.gate_positive, spec.gate_negative)
+    tau = torch.full_like(given.advantages, spec.gate_negative).masked_fill(given.advantages > 0, spec.gate_positive)
     gate = (4.0 / tau) * torch.sigmoid(tau * (given.ratio.value - 1.0))
     return _result(-given.advantages * gate, given.ratio.clamped)
 

@@ -8,6 +8,7 @@ from posttrain.settings.algorithms import ROWS
 from posttrain.settings.field import Section, rationale
 from posttrain.settings.objective import ObjectiveSpec
 from posttrain.settings.rows.row import AlgorithmRow
+from posttrain.settings.summary import advantage_words, bound_words, ratio_words
 
 DEFAULT_PATH = Path("docs/reference/algorithms.md")
 
@@ -15,9 +16,9 @@ _HEAD = """# Algorithms
 
 <!-- Written by `python -m posttrain.settings.algorithms_reference`; edit the rows, not this page. -->
 
-An algorithm is a row of a table: *objective = advantage x ratio x trust region x anchor x aggregation*, preceded by
-what happens to rewards (overlong) and groups (group filter). Choose a row with `policy.algorithm`; change one value of
-it with a table of the part's name, for example
+An algorithm is a row of a table: *objective = advantage x ratio x trust region x correction x anchor x aggregation*,
+preceded by what happens to rewards (overlong) and groups (group filter). Choose a row with `policy.algorithm`;
+change one value of it with a table of the part's name, for example
 
 ```toml
 [policy]
@@ -46,18 +47,13 @@ def _comparison() -> str:
     lines = [
         "## All rows",
         "",
-        "| row | baseline / scale | ratio, clip | aggregation | needs |",
-        "|---|---|---|---|---|",
+        "| row | baseline / scale | ratio | bound | aggregation | needs |",
+        "|---|---|---|---|---|---|",
     ]
     for row in ROWS.values():
         spec = row.spec
-        clip = "no clip"
-        if spec.trust_region.kind == "clip":
-            clip = f"clip {1 - spec.trust_region.clip_low:g} to {1 + spec.trust_region.clip_high:g}"
-        lines.append(
-            f"| [{row.name}](#{row.name}) | {spec.advantage.baseline} / {spec.advantage.scale} "
-            f"| {spec.ratio.level}, {clip} | {spec.aggregation.kind} | {_join(row.needs)} |"
-        )
+        cells = (advantage_words(spec), ratio_words(spec), bound_words(spec), spec.aggregation.kind, _join(row.needs))
+        lines.append(f"| [{row.name}](#{row.name}) | {' | '.join(_cell(cell) for cell in cells)} |")
     return "\n".join([*lines, ""])
 
 

@@ -12,7 +12,6 @@ How to use it as an oracle
 - `corrections`   weights for the gap between sampler and trainer, KL estimators
 - `token_losses`  one number per token, from `base` and `moved` log-probs
 - `rows`          whole methods: `row(batch, ...)` gives a `Loss`
-- `flat_rows`     the rows without a golden vector once more, over flat tokens, sharing no code with the above
 - `critic`        GAE, value loss, explained variance
 - `preference`, `distillation`  the offline and the teacher methods
 

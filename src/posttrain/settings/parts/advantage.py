@@ -48,8 +48,8 @@ class Advantage(Section):
     )
     std_epsilon: float = setting(
         1e-6,
-        "Added to the std, or to the group's mean reward, before dividing. `token_whiten` and `batch_whiten` add it "
-        "to the variance, under the root.",
+        "Added to the std, or to the group's mean reward, before dividing; `token_whiten` adds it to the variance, "
+        "under the root.",
         reason="verl's value (TRL: 1e-4); it never decides about equal rewards, those are compared exactly",
         ge=0.0,
     )

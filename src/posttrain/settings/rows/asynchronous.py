@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from posttrain.settings.objective import (
     Aggregation,
+    Anchor,
     Correction,
     Distribution,
     ObjectiveSpec,
@@ -49,4 +50,34 @@ _DECOUPLED = AlgorithmRow(
     ),
 )
 
-ROWS = (_DECOUPLED,)
+_OPSM = AlgorithmRow(
+    name="grpo_opsm",
+    title="GRPO with an off-policy sequence mask",
+    spec=ObjectiveSpec(
+        advantage=GROUP_STD,
+        trust_region=TrustRegion(kind="clip", clip_low=0.2, clip_high=0.2),
+        correction=Correction(off_policy_mask=0.5),
+        anchor=Anchor(estimator="k3_corrected"),
+        aggregation=Aggregation(kind="token_mean"),
+    ),
+    formula=(
+        "drop sequence i iff A_i < 0 and (1/|y_i|) sum_t m_it (sampler - lp) > 0.5",
+        "loss = (1/N) sum_i sum_t m_it keep_i max(-A r, -A clip(r, 1-low, 1+high))",
+    ),
+    source="arXiv 2512.02556 (DeepSeek-V3.2)",
+    distribution=Distribution.STALE_POLICY,
+    assumes="several updates per batch or stale data",
+    addresses="negative sequences the policy has left already, whose gradient only destabilises",
+    pitfalls=(
+        "The bound's published value is not known; 0.5 is TRL's suggestion and 1e-4 slime's default.",
+        "Positive sequences are never dropped, so what is left leans towards success.",
+        STD_PITFALL,
+    ),
+    differences=(
+        ("TRL off_policy_mask_threshold", "the same rule"),
+        ("slime", "bound 1e-4"),
+        ("the report", "with an anchor by ratio-corrected k3; here its weight is 0"),
+    ),
+)
+
+ROWS = (_DECOUPLED, _OPSM)

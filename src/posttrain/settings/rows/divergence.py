@@ -49,6 +49,90 @@ _DPPO_TV = AlgorithmRow(
     ),
 )
 
+_DPPO_KL = AlgorithmRow(
+    name="dppo_kl",
+    title="DPPO with binary KL",
+    spec=ObjectiveSpec(
+        advantage=CENTRED,
+        ratio=Ratio(denominator="sampler"),
+        trust_region=TrustRegion(kind="divergence_mask", divergence="kl", divergence_bound=0.05, weight_high=20.0),
+        aggregation=Aggregation(kind="constant_length"),
+    ),
+    formula=(
+        "D = q log(q/p) + (1-q) log((1-q)/(1-p));  keep as in dppo_tv",
+        "loss = -(1/(S L)) sum_i sum_t m_it keep stop(min(rho, cap)) A lp_it",
+    ),
+    source=_DPPO,
+    distribution=Distribution.STALE_POLICY,
+    assumes="as dppo_tv",
+    addresses="as dppo_tv, stricter on tokens that were nearly certain",
+    pitfalls=(
+        "1 - q of nearly certain tokens is rounding in bfloat16; it is held above the dtype's epsilon.",
+        *_DPPO_PITFALLS,
+    ),
+    differences=(
+        ("the official code", "the same bound of 0.05"),
+        ("TRL", "no such row"),
+    ),
+)
+
+_PRIME_RL = AlgorithmRow(
+    name="prime_rl",
+    title="prime-rl's default",
+    spec=ObjectiveSpec(
+        advantage=CENTRED,
+        ratio=Ratio(denominator="sampler"),
+        trust_region=TrustRegion(kind="divergence_mask", divergence="tv", divergence_bound=0.2, log_ratio_penalty=1e-3),
+        aggregation=Aggregation(kind="token_mean"),
+    ),
+    formula=(
+        "keep unless (A > 0 and p - q > 0.2) or (A <= 0 and p - q < -0.2)",
+        "loss = (1/N) sum_i sum_t m_it [ -keep A rho + 0.001 (log rho)^2 ]",
+    ),
+    source="prime-rl, August 2026",
+    distribution=Distribution.STALE_POLICY,
+    assumes="asynchronous rollouts up to 8 updates old",
+    addresses="staleness and mismatch, by a probability mask and a pull back to the sampler",
+    pitfalls=(
+        "The ratio is not capped: one negative token of large ratio has a large gradient. Watch policy/ratio_max.",
+        "Groups without spread still get the penalty's gradient.",
+        SAMPLER_PITFALL,
+        MASK_PITFALL,
+    ),
+    differences=(
+        ("prime-rl", "the same as its default loss; its documents still show an older capped form"),
+        ("dppo_tv", "no cap, a penalty, token mean"),
+    ),
+)
+
+_PRIME_RL_IPO = AlgorithmRow(
+    name="prime_rl_ipo",
+    title="prime-rl's symmetric mask ('ipo')",
+    spec=ObjectiveSpec(
+        advantage=CENTRED,
+        ratio=Ratio(denominator="sampler"),
+        trust_region=TrustRegion(
+            kind="divergence_mask",
+            divergence="tv",
+            divergence_bound=0.1,
+            divergence_direction="any",
+            log_ratio_penalty=1e-3,
+        ),
+        aggregation=Aggregation(kind="token_mean"),
+    ),
+    formula=("keep iff |p - q| <= 0.1", "loss = (1/N) sum_i sum_t m_it [ -keep A rho + 0.001 (log rho)^2 ]"),
+    source="prime-rl, type 'ipo', March 2026",
+    distribution=Distribution.STALE_POLICY,
+    assumes="as prime_rl",
+    addresses="as prime_rl, with moves back to the sampler masked too",
+    pitfalls=(
+        "It has nothing to do with the preference method IPO.",
+        SAMPLER_PITFALL,
+        MASK_PITFALL,
+    ),
+    differences=(("prime-rl", "the same as its type 'ipo'"),),
+)
+
 _PRIME_RL_2025 = AlgorithmRow(
     name="prime_rl_2025",
     title="Double-sided ratio mask (prime-rl, autumn 2025)",
@@ -74,4 +158,4 @@ _PRIME_RL_2025 = AlgorithmRow(
     ),
 )
 
-ROWS = (_DPPO_TV, _PRIME_RL_2025)
+ROWS = (_DPPO_TV, _DPPO_KL, _PRIME_RL, _PRIME_RL_IPO, _PRIME_RL_2025)

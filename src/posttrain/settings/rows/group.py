@@ -13,6 +13,7 @@ from posttrain.settings.objective import (
 from posttrain.settings.rows.row import (
     CENTRED,
     CLIP_PITFALL,
+    STD_PITFALL,
     UNIFORM_PITFALL,
     AlgorithmRow,
 )
@@ -155,10 +156,29 @@ _BEST_LEAD = AlgorithmRow(
     differences=(("verl grpo_passk", "the same lead, divided by the group std unless norm_adv_by_std_in_grpo is off"),),
 )
 
-ROWS = (
-    _MAXRL,
-    _OPO,
-    _TWO_SIDED,
-    _PASS_AT_K,
-    _BEST_LEAD,
+_GDPO = AlgorithmRow(
+    name="gdpo",
+    title="GDPO (each reward function normalised by itself)",
+    spec=ObjectiveSpec(
+        advantage=Advantage(baseline="group_mean", combine="parts", scale="batch_whiten", std_ddof=1, std_epsilon=1e-6),
+        trust_region=TrustRegion(kind="clip", clip_low=0.2, clip_high=0.2),
+        aggregation=Aggregation(kind="token_mean"),
+    ),
+    formula=(
+        "a_ik = (R_ik - mean R_k) / (std R_k + eps) in the group, for each reward function k",
+        "a_i = sum_k weight_k a_ik;  A_i = (a_i - mean) / (std + eps) over the batch",
+        "loss = (1/N) sum_i sum_t m_it max(-A r, -A clip(r, 1-low, 1+high))",
+    ),
+    source="GDPO (group reward-decoupled normalisation)",
+    distribution=Distribution.POLICY_INDUCED,
+    assumes="an environment with several reward functions, each worth learning",
+    addresses="reward functions of small spread that vanish beside one of large spread, or cancel it in the sum",
+    pitfalls=(
+        "A reward function that hardly varies is blown up to full size: give it a small weight.",
+        "A function that does not apply to an attempt counts in none of its means.",
+        STD_PITFALL,
+    ),
+    differences=(("TRL multi_objective_aggregation", "'normalize_then_sum' is this form"),),
 )
+
+ROWS = (_MAXRL, _OPO, _TWO_SIDED, _PASS_AT_K, _BEST_LEAD, _GDPO)
