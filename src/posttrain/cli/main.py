@@ -91,7 +91,10 @@ def train(config: ConfigFile, /, *overrides: Overrides, run: NewRun = None) -> i
     from posttrain.settings import FixedSettings, load_any_settings
     from posttrain.settings.fixed import check_fixed_settings
     from posttrain.settings.rules import check_settings
+    from posttrain.settings.stages import is_stages_file
 
+    if is_stages_file(config):
+        return _train_stages(config, overrides, run)
     settings = load_any_settings(config, overrides)
     path = run or default_run_path(settings.run.name, time.time(), Path(settings.rundir.root))
     if isinstance(settings, FixedSettings):
@@ -105,6 +108,22 @@ def train(config: ConfigFile, /, *overrides: Overrides, run: NewRun = None) -> i
     from posttrain.orchestration.run import train as train_run
 
     return train_run(settings, path)
+
+
+def _train_stages(config: Path, overrides: Sequence[str], run: Path | None) -> int:
+    import time
+
+    from posttrain.rundir.directory import default_run_path
+    from posttrain.settings.stages import load_stages
+
+    if overrides:
+        problem = "a chain of stages has no settings of its own"
+        raise InputError("command line", overrides[0], problem, "Write it under settings of a [[stage]].")
+    plan = load_stages(config)
+
+    from posttrain.orchestration.stages.run import train_stages
+
+    return train_stages(plan, run or default_run_path(plan.name, time.time(), Path(plan.root)))
 
 
 @app.command(usage="Usage: posttrain resume RUN [--faultmap.SETTING VALUE ...]")
@@ -123,6 +142,10 @@ def resume(run: ExistingRun, /, *overrides: WatchOverrides) -> int:
     from posttrain.rundir.directory import RunDirectory
     from posttrain.settings.schema import is_fixed
 
+    if (run / "stages.json").is_file() and not overrides:
+        from posttrain.orchestration.stages.run import resume_stages
+
+        return resume_stages(run)
     if is_fixed(RunDirectory.open(run).info().settings):
         from posttrain.orchestration.fixed_data.run import resume_fixed
 

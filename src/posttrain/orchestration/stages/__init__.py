@@ -1,0 +1,1 @@
+"""Chains of runs: lineage of models, and what each stage gained and lost."""
