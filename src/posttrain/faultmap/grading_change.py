@@ -89,6 +89,8 @@ def is_text_kept(history: History, step: int) -> bool:
 def around(history: History, step: int) -> Behaviour:
     """Behaviour over the few logged points behind a step against those before it."""
     course = history.course("reward/mean" if history.has("reward/mean") else "reward/success").finite
+    if not len(course):
+        return Behaviour((), ())
     at = int(np.searchsorted(course.steps, step))
     first = int(course.steps[max(0, at - BEFORE)])
     last = int(course.steps[min(at + AFTER - 1, len(course) - 1)])

@@ -10,9 +10,10 @@ import numpy as np
 from posttrain.faultmap.causes import SYMPTOMS
 from posttrain.faultmap.finding import Candidate, Verdict
 from posttrain.faultmap.gap_weighing import GAP_CAUSES, weigh_gap
-from posttrain.faultmap.history import History
+from posttrain.faultmap.history import Course, History
 from posttrain.faultmap.weighing import Scene, Weigher, differential, ruled_out, supported, unknown
 
+IN_A_ROW = 4
 KL_TOO_FAR = 1.0
 """Nats per token from the reference or the proximal policy: beyond it the policy is another one."""
 
@@ -44,8 +45,12 @@ def staleness(history: History, first: int = -1) -> float | None:
 
 
 def peak(scene: Scene, signal: str, lead: int = 2) -> float | None:
-    """Largest finite value from ``lead`` points before the onset on."""
-    c = scene.history.course(signal).finite
+    """Largest finite value of a signal from ``lead`` points before the onset on."""
+    return peak_of(scene.history.course(signal).finite, scene, lead)
+
+
+def peak_of(c: Course, scene: Scene, lead: int = 2) -> float | None:
+    """Largest value of a course from ``lead`` points before the onset on."""
     from_here = max(int(np.searchsorted(c.steps, scene.onset)) - lead, 0)
     values = c.values[from_here : int(np.searchsorted(c.steps, scene.now, side="right"))]
     return float(values.max()) if len(values) else None
@@ -61,7 +66,12 @@ def _rate_too_high(s: Scene) -> Candidate:
         if value is not None and value > KL_TOO_FAR:
             return supported(cause, f"{name} reached {value:.3g} nats per token")
     norm = s.history.course("policy/grad_norm").finite
-    before, top = norm.between(-1, s.onset - 1).values, peak(s, "policy/grad_norm")
+    # Single spikes, however many, are of single batches: a policy that is thrown away has them in a row.
+    held = (
+        np.min(np.lib.stride_tricks.sliding_window_view(norm.values, IN_A_ROW), axis=1) if len(norm) >= IN_A_ROW else []
+    )
+    level = Course(norm.name, norm.steps[IN_A_ROW - 1 :], np.asarray(held))
+    before, top = norm.between(-1, s.onset - 1).values, peak_of(level, s)
     before = before[before > 0]
     if len(before) >= 3 and top is not None and top > 10 * float(np.median(before)) > 0:
         return supported(cause, f"the gradient norm rose from {float(np.median(before)):.3g} to {top:.3g}")

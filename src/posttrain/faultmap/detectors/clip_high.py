@@ -22,6 +22,8 @@ SYMPTOM = "clip_fraction_high"
 HIGH = 0.25
 ON_POLICY = 0.01
 HOLD = 5
+MOST, LONG = 0.35, 15
+"""So much for so long is too much even while the reward rises."""
 _ORDER = (
     "temperature_not_matched",
     "support_not_matched",
@@ -48,7 +50,10 @@ def judge(history: History) -> Sequence[Finding]:
     start = start_level(clip.values, HOLD)
     vain = p.fallen() | (p.stands & ~p.saturated) | ~np.isfinite(p.now)
     grown = (smooth > 2.0 * start) | (smooth > 2.0 * HIGH)
-    found = episode((smooth >= HIGH) & grown & vain, HOLD, ~(smooth > 0.5 * HIGH))
+    calm = ~(smooth > 0.5 * HIGH)
+    found = episode((smooth >= HIGH) & grown & vain, HOLD, calm)
+    if found is None:
+        found = episode((smooth >= MOST) & grown, LONG, calm)
     if found is None:
         return ()
     at, onset = found.point(clip.steps), int(clip.steps[found.onset])
@@ -57,15 +62,18 @@ def judge(history: History) -> Sequence[Finding]:
     return (
         Finding(
             NAME, SYMPTOM, chosen.cause, Severity.WARN, 0.5 if chosen is default else 0.7,
-            f"The clip removes the gradient of {smooth[at]:.0%} of the tokens ({start:.0%} at the start), and the "
-            "reward does not gain by it.",
+            f"The clip removes the gradient of {smooth[at]:.0%} of the tokens ({start:.0%} at the start)"
+            f"{', and the reward does not gain by it' if bool(vain[at]) else ''}.",
             onset, found.end(clip.steps), _evidence(history, clip, at), rest,
         ),
     )  # fmt: skip
 
 
 def _both(history: History) -> Course:
-    """Share clipped at either bound, at the steps of the first bound that is logged."""
+    """Share clipped at either bound: as logged, else their sum at the steps of the first bound that is logged."""
+    both = compact(history.course("policy/clip_fraction"))
+    if len(both):
+        return both
     high, low = (compact(history.course(f"policy/clip_fraction_{side}")) for side in ("high", "low"))
     if not len(high):
         return low
@@ -98,9 +106,10 @@ DETECTOR = Detector(
     name=NAME,
     symptom=SYMPTOM,
     title="Much is clipped",
-    pattern="Share clipped (median of 5) at least 25 % and twice its start (or 50 %) at five points in a row while the "
-    "reward fell or never rose; on policy (one update per batch, no lag) anything above 1 %.",
-    needs=(("policy/clip_fraction_high", "policy/clip_fraction_low"),),
+    pattern="Share clipped (median of 5) at least 25 % and twice its start (or 50 %) at five points in a row while "
+    "the reward fell or never rose, or 35 % and twice its start at 15 points whatever the reward does; on policy (one"
+    " update per batch, no lag) anything above 1 %.",
+    needs=(("policy/clip_fraction", "policy/clip_fraction_high", "policy/clip_fraction_low"),),
     judge=judge,
     sharpened_by=("policy/updates", "schedule/staleness_mean", "policy/ratio_max", "logprobs/mismatch_mean"),
     yields_to=("mismatch", "ratio_tail", "learning_rate", "kl_high", "nonfinite", "reward_collapse"),

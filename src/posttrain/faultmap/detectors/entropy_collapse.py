@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.finding import Finding, Observation, Severity
-from posttrain.faultmap.history import History, Mask, Steps
-from posttrain.faultmap.patterns import rolling_median
-from posttrain.faultmap.patterns_events import best_so_far, episode, first_of, smooth_on
+from posttrain.faultmap.history import History, Mask, Steps, Values
+from posttrain.faultmap.patterns import first_run, rolling_median
+from posttrain.faultmap.patterns_events import Episode, best_so_far, episode, first_of, smooth_on
 from posttrain.faultmap.patterns_progress import Progress, progress
 from posttrain.faultmap.weighing import scene_of, supported
 from posttrain.faultmap.weighing_update import choose
@@ -20,6 +22,8 @@ LOST = 0.2
 NEARLY_NOTHING = 0.03
 LITTLE = 0.2
 HOLD = 6
+SPENT, LONG = 0.1, 20
+NOT_SOLVED = 0.85
 CONSTANT_GROUPS = 0.9
 SOLVED = 0.7
 
@@ -37,6 +41,7 @@ def judge(history: History) -> Sequence[Finding]:
     stuck = low & _at_dead_end(history, p, entropy.steps)
     quiet = ~(smooth < 0.6 * top)
     found = episode(lost | (stuck & (smooth < NEARLY_NOTHING * top)), HOLD, quiet)
+    found = found or _spent(entropy.values, smooth, top, p, quiet)
     is_warning = found is not None
     found = found or episode(stuck, HOLD, quiet)
     if found is None or not p.known:
@@ -74,6 +79,18 @@ def _won_little(p: Progress) -> Mask:
     return (p.steady - p.start < LITTLE * (p.top - p.start)) & (p.attained < SOLVED)
 
 
+def _spent(values: Values, smooth: Values, top: Values, p: Progress, quiet: Mask) -> Episode | None:
+    """Less than a tenth of the entropy is left, and nothing was won for long: learning has ended."""
+    little = (smooth < SPENT * top) & (top > 0.02)
+    start = first_run(little, HOLD)
+    if start is None or not p.known:
+        return None
+    waited = np.arange(len(values)) - start >= np.maximum(LONG, np.arange(len(values)) // 8)
+    gain = p.steady - p.steady[min(start + 2 * HOLD, len(values) - 1)]
+    ended = gain < np.fmax(0.05 * p.span, 0.5 * p.noise)
+    return episode(little & waited & ended & (p.attained < NOT_SOLVED), HOLD, quiet)
+
+
 def _at_dead_end(history: History, p: Progress, steps: Steps) -> Mask:
     """Nearly all groups became constant and many tasks are unsolved: nothing new will be found."""
     constant = smooth_on(history, "reward/zero_variance_groups", steps)
@@ -85,9 +102,10 @@ DETECTOR = Detector(
     name=NAME,
     symptom=SYMPTOM,
     title="Entropy is lost before the tasks are learnt",
-    pattern="Entropy (median of 5) below 20 % of its highest level at six points in a row, while the reward fell from "
-    "its best, or won less than 20 % of what was left to win; for information where it stands there later, with "
-    "90 % of the groups constant (a warning below 3 % of the entropy).",
+    pattern="Entropy (median of 5) below 20 % of its highest level at six points in a row, while the reward fell from"
+    " its best, or won less than 20 % of what was left to win; for information where it stands there later, with 90 %"
+    " of the groups constant (a warning below 3 % of the entropy); or below 10 %, and for 20 points and an eighth of "
+    "the run the reward has won nothing more, under 85 % of what is possible.",
     needs=(("policy/entropy", "policy/sampled_entropy"), ("reward/mean", "reward/success")),
     judge=judge,
     sharpened_by=("reward/zero_variance_groups", "reward/success", "policy/anchor_kl", "policy/grad_norm"),

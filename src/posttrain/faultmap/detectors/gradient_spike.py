@@ -20,6 +20,7 @@ SYMPTOM = "gradient_spike"
 SPIKE = 10.0
 GROWN = 3.0
 SETTLED = 8
+OFTEN = 5
 _ORDER = (
     "grader_failing",
     "tiny_std_division",
@@ -86,7 +87,12 @@ def _spikes(history: History, norm: Course, p: Progress) -> Sequence[Finding]:
         return ()
     top = int(spikes[np.argmax(norm.values[spikes])])
     step, factor = int(norm.steps[top]), float(norm.values[top] / before[top])
+    again = len(spikes) >= OFTEN and int(spikes[-1] - spikes[0]) >= 0.2 * len(norm)
     default = supported("task_mix_changed", "a single batch; nothing else left its level")
+    if again:
+        default = supported(
+            "tiny_std_division", "again and again one batch has a gradient far above the rest, and the next has not"
+        )
     chosen, rest = choose(scene_of(history, step), SYMPTOM, ("tiny_std_division", "grader_failing"), default)
     count = "Once" if len(spikes) == 1 else f"{len(spikes)} times"
     return (
@@ -95,7 +101,7 @@ def _spikes(history: History, norm: Course, p: Progress) -> Sequence[Finding]:
             SYMPTOM,
             chosen.cause,
             Severity.WARN if chosen.cause == "tiny_std_division" else Severity.INFO,
-            0.3 if chosen is default else 0.7,
+            0.4 if again else 0.3 if chosen is default else 0.7,
             f"{count} the gradient norm was far above its level; the largest, {norm.values[top]:.3g}, is {factor:.0f} "
             "times the median before it.",
             int(norm.steps[spikes[0]]),
@@ -112,7 +118,8 @@ DETECTOR = Detector(
     title="The gradient norm leaves its level",
     pattern="Median of the last five non-zero norms above 3 times the earlier level while the reward lies clearly "
     "below its best, at two points in a row: a warning. Single norms above 10 times the median of the 15 before: for "
-    "information, unless advantages are far above what a group allows.",
+    "information, unless advantages are far above what a group allows or it happens five times over a fifth of the "
+    "run.",
     needs=(("policy/grad_norm",),),
     judge=judge,
     sharpened_by=("policy/advantage_abs_max", "reward/mean", "policy/updates", "schedule/staleness_mean"),

@@ -166,13 +166,13 @@ DETECTOR = Detector(
     name=NAME,
     symptom="reward_jump",
     title="Reward or groups go to another level at once",
-    pattern="The mean of up to 20 points behind a moment differs from that before it by 10 % of the reward's range or "
-    "by 20 points of the share of groups without a signal, at 5 standard errors, and the first four have 60 % of "
-    "it. Text kept, reward lower, more silent groups: a constant grade for whole groups. Lower, and silent groups "
-    "differ now (10 % or fewer are silent): grades are noise, unless the divergence fell by half. Reward kept "
-    "and 35 points more silent groups: members of a group are copies. Higher, more silent groups, held-out score under "
-    "half of the gain: a constant grade. Text changed at once and did not go on changing: other tasks. Silent where "
-    "the learning rate, the gap between sampler and trainer or a value that is not finite says what happened.",
+    pattern="The mean of up to 20 points behind a moment differs from that before it by 10 % of the reward's range or"
+    " by 20 points of the share of groups without a signal, at 5 standard errors, and the first four have 60 % of it."
+    " Text kept, reward lower, more silent groups: a constant grade for whole groups. Lower, and silent groups differ"
+    " now (10 % or fewer are silent): grades are noise, unless the divergence fell by half. Reward kept and 35 points"
+    " more silent groups: members of a group are copies. Higher, more silent groups, held-out score under half of the"
+    " gain: a constant grade. Text changed at once and did not go on changing: other tasks. Silent where the learning"
+    " rate, the gap between sampler and trainer or a value that is not finite says what happened.",
     needs=(("reward/mean", "reward/success"), ("reward/zero_variance_groups", "reward/all_fail_groups")),
     judge=judge,
     sharpened_by=("policy/entropy", "rollout/length_mean", "policy/anchor_kl", "evaluation/{environment}/reward_mean"),

@@ -28,7 +28,9 @@ HALF = 0.5
 SURE = 0.8
 """Confidence where the numbers contradict each other: the metric itself is wrong."""
 JUMP = 0.35
+RISING, LONG = 0.3, 10
 NEARLY_ALL = 0.9
+SOLVED = 0.9
 START_POINTS = 10
 
 
@@ -44,11 +46,21 @@ def judge(history: History) -> Sequence[Finding]:
     if jumped is not None:
         return (_finding(history, cut, jumped, p, is_late=True),)
     late = np.arange(len(cut)) >= 5
-    risen = episode((rolling_median(cut.values, 3) >= max(HALF, start + 0.3)) & late, 3, ~(cut.values > start + 0.15))
+    calm = ~(cut.values > start + 0.15)
+    risen = episode((rolling_median(cut.values, 3) >= max(HALF, start + 0.3)) & late, 3, calm)
+    if risen is None:
+        risen = episode(_keeps_rising(smooth, start), LONG, calm)
     if risen is not None:
         return (_finding(history, cut, risen, p, is_late=True),)
     found = episode(_from_start(smooth, start, p), 1, np.zeros(len(cut), np.bool_))
     return () if found is None else (_finding(history, cut, found, p, is_late=False),)
+
+
+def _keeps_rising(smooth: Values, start: float) -> Mask:
+    """Three tenths cut and more with every quarter of the run: it does not stop there by itself."""
+    point = np.arange(len(smooth))
+    quarter_ago = smooth[point - np.maximum(point // 4, 10).clip(max=point)]
+    return (smooth >= max(RISING, start + 0.25)) & (smooth >= quarter_ago + 0.05) & (point >= 4 * LONG)
 
 
 def _jumped(values: Values) -> Episode | None:
@@ -138,7 +150,7 @@ def _severity(p: Progress, found: Episode, at: int, cause: str, *, is_contradict
     if is_contradicted:
         return Severity.WARN
     if is_late:
-        harmless = cause != "stop_token_missed" and p.known and bool(p.saturated[at])
+        harmless = cause != "stop_token_missed" and p.known and bool(p.attained[at] >= SOLVED)
         return Severity.INFO if harmless else Severity.WARN
     # Fixed-length answers and tasks learnt in spite of the cap: worth knowing. Without a gain the cap is in the way.
     waited = np.arange(at + 1) >= 2 * START_POINTS - 1
@@ -169,9 +181,9 @@ DETECTOR = Detector(
     symptom=SYMPTOM,
     title="Attempts are cut off, or count as if they were",
     pattern="90 % cut at each of the first ten points (for information), or half at each of the first 20 without a "
-    "gain in reward, and not falling; or the share rises by 30 points to at least half, or by 35 within one step, and "
-    "stays so for three points. A longest attempt under 90 % of the cap, or a mean under 75 % of the longest with all "
-    "cut, means a stop token that is not recognised.",
+    "gain in reward, and not falling; or the share rises by 30 points to at least half, or by 35 within one step, or "
+    "by 25 points to three tenths and on and on, and stays so for three points. A longest attempt under 90 % of the "
+    "cap, or a mean under 75 % of the longest with all cut, means a stop token that is not recognised.",
     needs=(("rollout/truncated_share",),),
     judge=judge,
     sharpened_by=("rollout/length_max", "rollout/length_mean", "reward/mean", "reward/success"),
