@@ -99,6 +99,21 @@ def test_adapters_have_small_gradients_and_shared_weights_cost_nothing() -> None
     assert items["master weights"].shared_with == "trainer weights"
 
 
+def test_a_critic_is_a_second_trained_model_without_the_head_it_does_not_use() -> None:
+    copies = ModelCopies(
+        1000, 1000, "float32", "bfloat16", reference=False, engine_copy=True, kv_bytes=0, critic=True, unused_head=200
+    )
+    items = {i.name: i.bytes for i in account(copies)}
+    assert items["critic weights"] == 800 * 2
+    assert items["critic training"] == 800 * (4 + 4 + 8)
+    adapters = account(
+        ModelCopies(1000, 10, "bfloat16", "float32", reference=False, engine_copy=True, kv_bytes=0, critic=True)
+    )
+    items = {i.name: i.bytes for i in adapters}
+    assert items["critic weights"] == 4000
+    assert items["critic training"] == 10 * (4 + 8)
+
+
 def test_the_table_fits_80_columns_and_adds_up() -> None:
     items = account(ModelCopies(10**12, 10**9, "float32", "bfloat16", reference=True, engine_copy=True, kv_bytes=2**40))
     lines = memory_lines(items)

@@ -82,6 +82,13 @@ def test_memory_of_model_copies() -> None:
     assert resident_bytes(settings("--policy.anchor.weight=0.1"), CPU_PLAN, SMOLLM) == count * (2 + 4 + 4 + 8 + 2 + 2)
     lora = settings("--model.lora.rank=8", "--policy.anchor.weight=0.1")
     assert resident_bytes(lora, CPU_PLAN, SMOLLM, 1000) == count * (2 + 2) + 1000 * 16
+    ppo = settings("--policy.algorithm=ppo")
+    assert resident_bytes(ppo, CPU_PLAN, SMOLLM) == count * (20 + 2 + 4 + 4 + 8)
+    assert resident_bytes(settings("--policy.algorithm=ppo", "--policy.critic.backbone=shared"), CPU_PLAN, SMOLLM) == (
+        count * 20
+    )
+    adapters = settings("--policy.algorithm=ppo", "--model.lora.rank=8")
+    assert resident_bytes(adapters, CPU_PLAN, SMOLLM, 1000) == count * (2 + 2 + 2) + 1000 * 16 * 2
 
 
 def test_sizes_of_the_packaged_model() -> None:

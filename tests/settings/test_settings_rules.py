@@ -65,6 +65,11 @@ BROKEN_AND_MENDED = [
         ["--policy.group_filter.max_refills=2"],
         ["--policy.algorithm=dapo", "--policy.group_filter.max_refills=2"],
     ),
+    (
+        "policy.critic.warmup_steps",
+        ["--policy.algorithm=ppo", "--policy.critic.warmup_steps=10", "--run.steps=10"],
+        ["--policy.algorithm=ppo", "--policy.critic.warmup_steps=9", "--run.steps=10"],
+    ),
     ("evaluation.k", ["--evaluation.k=[1,32]"], ["--evaluation.k=[1,32]", "--evaluation.samples=32"]),
     (
         "policy.anchor.estimator",
@@ -191,3 +196,27 @@ def test_a_distillation_alone_needs_no_group_and_no_anchor_of_a_soft_reward():
                 mine=FUNCTION,
             )
         )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mended"),
+    [
+        (["--policy.critic.gae_lambda=0.9"], ["--policy.algorithm=ppo", "--policy.critic.gae_lambda=0.9"]),
+        (
+            ["--policy.algorithm=ppo", "--policy.critic.coefficient=0.5"],
+            ["--policy.algorithm=ppo", "--policy.critic.coefficient=0.5", "--policy.critic.backbone=shared"],
+        ),
+        (
+            ["--policy.algorithm=ppo", "--policy.advantage.baseline=none", "--policy.critic.warmup_steps=2"],
+            ["--policy.algorithm=grpo", "--policy.advantage.baseline=critic", "--policy.advantage.scale=none"],
+        ),
+    ],
+)
+def test_a_critics_setting_that_nothing_reads_is_refused(overrides: list[str], mended: list[str]) -> None:
+    with pytest.raises(InputError, match=r"policy\.critic\..* has no effect"):
+        check_settings(settings(*overrides))
+    check_settings(settings(*mended))
+
+
+def test_a_critic_needs_no_second_attempt() -> None:
+    check_settings(settings("--policy.algorithm=ppo", "--rollout.group_size=1"))

@@ -42,18 +42,21 @@ def _check_overrides(row: AlgorithmRow, spec: ObjectiveSpec, parts: Mapping[str,
         if getattr(getattr(spec, ban.part), ban.field) == ban.value:
             fix = "Take the line out, or choose another row"
             raise InputError(f"policy.{ban.part}.{ban.field}", ban.value, f"in row {row.name!r} {ban.reason}", fix)
-    for name in ("advantage", "trust_region", "correction"):
+    for name in ("advantage", "critic", "trust_region", "correction"):
         written = parts[name]
         if written is None:
             continue
-        read: frozenset[str] = getattr(spec, name).read
+        unused = name == "critic" and Need.CRITIC not in spec.needs
+        read: frozenset[str] = frozenset() if unused else getattr(spec, name).read
         for field in sorted(written.model_fields_set - read):
             if getattr(written, field) != type(written).model_fields[field].default:
                 raise InputError(
                     f"policy.{name}.{field}",
                     getattr(written, field),
                     f"has no effect with the other values of policy.{name} (row {row.name!r})",
-                    f"These are read: {', '.join(sorted(read))}",
+                    f"These are read: {', '.join(sorted(read))}"
+                    if read
+                    else "Use policy.algorithm = 'ppo', or take it out",
                 )
 
 

@@ -209,6 +209,18 @@ def refills_have_a_rule(settings: Settings, spec: ObjectiveSpec) -> None:
         )
 
 
+def critic_warms_up_before_the_end(settings: Settings, spec: ObjectiveSpec) -> None:
+    """`policy.critic.warmup_steps` as long as the run: the policy would never be trained."""
+    warmup = spec.critic.warmup_steps
+    if Need.CRITIC in spec.needs and warmup >= settings.run.steps:
+        raise InputError(
+            "policy.critic.warmup_steps",
+            warmup,
+            f"the run has only {settings.run.steps} steps, so the policy would never move",
+            "Set it well below run.steps.",
+        )
+
+
 def soft_reward_is_anchored(settings: Settings, spec: ObjectiveSpec) -> None:
     """A soft reward with anchor weight 0, unless `policy.acknowledge` names `soft_reward_without_anchor`."""
     if "soft_reward_without_anchor" in settings.policy.acknowledge or spec.distillation.reward_weight == 0.0:
@@ -316,6 +328,7 @@ RULES: tuple[Callable[[Settings, ObjectiveSpec], None], ...] = (
     k_fits_the_group,
     target_can_be_measured,
     refills_have_a_rule,
+    critic_warms_up_before_the_end,
     soft_reward_is_anchored,
     anchor_has_a_gradient,
     distillation_has_a_teacher,

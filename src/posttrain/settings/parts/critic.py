@@ -85,6 +85,11 @@ class Critic(Section):
         "is not the task's and such answers get no reward of their own",
     )
 
+    @property
+    def read(self) -> frozenset[str]:
+        """Names of the fields that have an effect beside the others' values."""
+        return frozenset(type(self).model_fields) - {"coefficient" if self.backbone == "separate" else "epochs"}
+
     @model_validator(mode="after")
     def _one_pass_where_shared(self) -> Self:
         if self.backbone == "shared" and self.epochs > 1:
