@@ -1,4 +1,4 @@
-"""Faults that grow over hundreds of points while the reward does not suffer yet, in logs of few signals and any scale."""
+"""Faults that grow over hundreds of points, the reward unharmed so far, in logs of few signals and any scale."""
 
 from __future__ import annotations
 
