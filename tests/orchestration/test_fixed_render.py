@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from posttrain.environment.sources import Row
 from posttrain.errors import InputError
 from posttrain.model.tiny import EOS, tiny_tokenizer
+from posttrain.orchestration.fixed_data.dataset import load_data
 from posttrain.orchestration.fixed_data.records import Record, UnusableRowError, record_of
 from posttrain.orchestration.fixed_data.render import Renderer
 from posttrain.settings.data import DataSettings
@@ -205,3 +209,55 @@ def test_labels_and_conversations():
     assert [m.content for m in whole.messages] == ["q", "a", "z", "b"]
     assert whole.prompt == (Message("user", "q"),)
     assert read("conversations", {"prompt": "q", "completion": "a"}).messages[-1] == Message("assistant", "a")
+
+
+def test_jsonl_csv_parquet_and_saved_datasets_give_the_same_rows(tmp_path):
+    rows = [{"prompt": f"q{i}", "chosen": f"a{i}", "rejected": f"b{i}"} for i in range(12)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, tmp_path / "rows.parquet")
+    csv.write_csv(table, tmp_path / "rows.csv")
+    names = ["rows.jsonl", "rows.parquet", "rows.csv"]
+    try:
+        from datasets import Dataset
+    except ImportError:
+        pass
+    else:
+        Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
+        names.append("saved")
+    found = [
+        load_data(DataSettings(path=str(tmp_path / name), rows_per_step=4), "pairs", renderer(), 512) for name in names
+    ]
+    for data in found:
+        assert [e.record.answers for e in data.train] == [e.record.answers for e in found[0].train]
+        assert [e.answers[0].token_ids.tolist() for e in data.held_out] == [
+            e.answers[0].token_ids.tolist() for e in found[0].held_out
+        ]
+        assert len(data.held_out) == 1
+
+
+def test_the_split_takes_whole_prompts_and_does_not_depend_on_the_files_order(tmp_path):
+    rows = [{"prompt": f"q{i % 10}", "chosen": f"a{i}", "rejected": f"b{i}"} for i in range(30)]
+    sides = []
+    for name, ordered in (("a", rows), ("b", rows[::-1])):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in ordered))
+        settings = DataSettings(path=str(path), rows_per_step=4, evaluation_fraction=0.3)
+        data = load_data(settings, "pairs", renderer(), 512)
+        sides.append({e.record.prompt for e in data.held_out})
+        assert not sides[-1] & {e.record.prompt for e in data.train}
+        assert len(data.held_out) == 9
+    assert sides[0] == sides[1]
+
+
+def test_mismatched_answers_belong_to_other_prompts(tmp_path):
+    rows = [{"prompt": f"q{i // 2}", "completion": f"a{i}", "label": i % 2 == 0} for i in range(10)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = DataSettings(path=str(path), rows_per_step=4, evaluation_fraction=0.0)
+    data = load_data(settings, "answers", renderer(), 512)
+    for example in data.train:
+        assert example.mismatched is not None
+        text = TOKENIZER.decode(example.mismatched.token_ids)
+        assert example.record.prompt[0].content not in text
+        assert text.endswith(f"{example.record.answers[0]}{EOS}")

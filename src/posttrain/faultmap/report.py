@@ -12,6 +12,7 @@ from posttrain.faultmap.charts import Chart, Heatmap
 from posttrain.faultmap.markup import Html, json_block, tag
 from posttrain.faultmap.report_browser import browser
 from posttrain.faultmap.report_curves import (
+    GIVEN_ROWS,
     LOGPROBS,
     REWARD,
     SAMPLES,
@@ -146,6 +147,7 @@ def _curves(view: RunView, hovers: dict[str, object]) -> Html | None:
         return None
     rows: tuple[tuple[str, str, list[CurveChart]], ...] = (
         ("Is the reward right?", "reward", [*REWARD[1:], *part_charts(table)]),
+        ("Is it learnt from the rows, or from their length?", "rows", list(GIVEN_ROWS)),
         ("Is the update controlled?", "update", list(UPDATE)),
         ("Are sampler and trainer the same policy?", "logprobs", list(LOGPROBS)),
         ("What do the samples look like?", "samples", list(SAMPLES)),

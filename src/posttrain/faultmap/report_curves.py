@@ -85,6 +85,30 @@ UPDATE = (
     CurveChart("Distance to the reference", (Curve("policy/anchor_kl", "KL, k3"),), "nats", 0.0),
     CurveChart("Learning rate", (Curve("policy/learning_rate", "applied"),), "", 0.0),
 )
+GIVEN_ROWS = (
+    CurveChart(
+        "Held-out rows",
+        (
+            Curve("held_out/accuracy", "accuracy"),
+            Curve("held_out/ranking_accuracy", "by log-prob alone", True),
+            Curve("held_out/style_accuracy", "by style alone", True),
+        ),
+        "share",
+        0.0,
+        1.0,
+    ),
+    CurveChart("Held-out loss", (Curve("held_out/loss", "objective"), Curve("held_out/token_nll", "nats per token"))),
+    CurveChart(
+        "Rewards of the rows",
+        (
+            Curve("preference/chosen_reward", "chosen"),
+            Curve("preference/rejected_reward", "rejected"),
+            Curve("preference/margin", "margin", True),
+        ),
+    ),
+    CurveChart("Chosen answers", (Curve("preference/chosen_logprob_change", "log-prob since the start"),), "nats"),
+    CurveChart("Length in the margin", (Curve("preference/length_margin_correlation", "correlation"),), "", -1.0, 1.0),
+)
 LOGPROBS = (
     CurveChart(
         "Sampler–trainer mismatch",

@@ -27,6 +27,12 @@ from posttrain.trajectory import Trajectory
 SIGNALS = (
     "reward/mean",
     "reward/success",
+    "held_out/loss",
+    "held_out/accuracy",
+    "preference/accuracy",
+    "preference/margin",
+    "preference/chosen_logprob_change",
+    "preference/length_margin_correlation",
     "reward/ungradable_share",
     "reward/zero_variance_groups",
     "rollout/length_mean",
