@@ -52,11 +52,11 @@ class Tokens:
 @pytest.mark.parametrize(
     ("other", "problem"),
     [
-        (Tokens({"a": 0, "c": 1, "</s>": 2}), "id 1 is 'b' to the student and 'c' to the teacher"),
-        (Tokens({"a": 0, "b": 1}), "id 2 is '</s>' to the student and None to the teacher"),
-        (Tokens({"a": 0, "b": 1, "</s>": 2, "x": 3}), "id 3 is None to the student and 'x' to the teacher"),
-        (Tokens({"a": 0, "b": 1, "</s>": 2}, eos=1), "eos_token_id is 2 to the student and 1 to the teacher"),
-        (Tokens({"a": 0, "b": 1, "</s>": 2}, bos=0), "bos_token_id is None to the student and 0 to the teacher"),
+        (Tokens({"a": 0, "c": 1, "</s>": 2}), "id 1 is 'b' to the policy and 'c' to it"),
+        (Tokens({"a": 0, "b": 1}), "id 2 is '</s>' to the policy and None to it"),
+        (Tokens({"a": 0, "b": 1, "</s>": 2, "x": 3}), "id 3 is None to the policy and 'x' to it"),
+        (Tokens({"a": 0, "b": 1, "</s>": 2}, eos=1), "eos_token_id is 2 to the policy and 1 to it"),
+        (Tokens({"a": 0, "b": 1, "</s>": 2}, bos=0), "bos_token_id is None to the policy and 0 to it"),
     ],
 )
 def test_another_tokenizer_is_refused_by_its_first_difference(other: Any, problem: str) -> None:

@@ -26,15 +26,16 @@ from posttrain.policy.teacher import TeacherBatch
 from posttrain.policy.terms import DivergenceTerm
 from posttrain.policy.update import plan_blocks
 from posttrain.settings.objective import Anchor, ObjectiveSpec
-from posttrain.trajectory import FinishReason, Group, TokenColumns, Trajectory
+from posttrain.trajectory import FinishReason, FloatArray, Group, TokenColumns, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The rows of one batch: only members with a reward.
 
-    ``rewards`` float64 (S,) as graded; ``anchor_weights`` float64 (S,), wherever the anchor sits. ``teacher`` and
-    ``terms`` are there where the policy is distilled, ``critic`` where a critic is the baseline.
+    ``rewards`` float64 (S,) as graded; ``anchor_weights`` float64 (S,), wherever the anchor sits. ``teacher`` is there
+    where the policy is distilled, ``terms`` where whole distributions are compared, ``critic`` where a critic is the
+    baseline; ``unanchored`` float32 (T,) are the advantages without the anchor's part, where that is wanted and other.
     """
 
     rows: Sequence[Trajectory]
@@ -47,6 +48,7 @@ class Batch:
     teacher: TeacherBatch | None = None
     terms: Sequence[DivergenceTerm] = ()
     critic: CriticBatch | None = None
+    unanchored: FloatArray | None = None
 
 
 def why_untrainable(group: Group, spec: ObjectiveSpec, environments: Mapping[str, GradedTasks]) -> str:
@@ -71,15 +73,16 @@ def build_batch(bench: Workbench, groups: Sequence[Group]) -> Batch:
     rows = [t for group in groups for t in group.gradable]
     finish = [t.finish_reason or FinishReason.FAILED for t in rows]
     in_loss, in_baseline = overlong_masks(finish, spec.overlong)
-    weights = np.array([bench.anchors[t.task.environment] for t in rows], np.float64)
+    weights = anchor_weights(bench, rows)
     in_reward = spec.anchor.place == "reward"
-    table = RowTable.of(rows, in_loss, [0.0] * len(rows) if in_reward else weights.tolist())
+    by_token = not in_reward and spec.anchor.sampled
+    table = RowTable.of(rows, in_loss, weights.tolist() if by_token else [0.0] * len(rows))
     sequences = train_sequences(rows)
     rewards = np.array([t.reward for t in rows], np.float64)
     lengths = np.array([t.num_model_tokens for t in rows], np.int64)
     shaped = rewards + soft_overlong_penalty(lengths, sizes.max_new_tokens, spec.overlong)
     penalties = np.zeros(len(table.loss_mask))
-    if weights.any():
+    if weights.any() and spec.anchor.sampled:
         assert bench.reference is not None
         plan = plan_blocks(bench.trainer, sequences, bench.plan)
         bench.reference.score(plan, table)
@@ -89,18 +92,42 @@ def build_batch(bench: Workbench, groups: Sequence[Group]) -> Batch:
             penalties = weights[table.row_of_token] * of_tokens
     thresholds = np.array([bench.environments[t.task.environment].success_threshold for t in rows])
     valued: CriticBatch | None = None
+    unanchored: FloatArray | None = None
     if bench.critic is not None:
         valued = value_batch(bench.critic, bench.trainer, bench.plan, spec, table, sequences, rows, shaped, penalties)
         advantages = valued.of_rows
         table.set_token_advantages(spec.distillation.reward_weight * valued.advantages)
     else:
-        shaped = shaped - np.bincount(table.row_of_token, penalties, len(rows))
+        penalised = shaped - np.bincount(table.row_of_token, penalties, len(rows))
         attempts = _attempts(bench, groups, rows, table, rewards >= thresholds)
-        advantages = sequence_advantages(shaped, [t.group_id for t in rows], spec.advantage, in_baseline, attempts)
+        given = ([t.group_id for t in rows], spec.advantage, in_baseline, attempts)
+        advantages = sequence_advantages(penalised, *given)
+        if penalties.any() and spec.anchor.gradient_every:
+            table.set_advantages(spec.distillation.reward_weight * sequence_advantages(shaped, *given).values)
+            unanchored = table.advantage
         table.set_advantages(spec.distillation.reward_weight * advantages.values)
+    anchored = table.advantage
     teacher, terms = _distil(bench, table, sequences, rows)
+    if not spec.anchor.sampled:
+        terms = (*terms, *_whole_anchor(bench, table, weights))
+    if unanchored is not None:
+        unanchored = (unanchored + (table.advantage - anchored)).astype(np.float32)
     statistics = group_statistics(rewards, rewards >= thresholds, table.trained_tokens, advantages)
-    return Batch(rows, table, sequences, rewards, weights, advantages, statistics, teacher, terms, valued)
+    return Batch(rows, table, sequences, rewards, weights, advantages, statistics, teacher, terms, valued, unanchored)
+
+
+def anchor_weights(bench: Workbench, rows: Sequence[Trajectory]) -> npt.NDArray[np.float64]:
+    """Each row's weight of the pull towards the reference, by its environment and the present factor, (S,)."""
+    factor = 1.0 if bench.reference is None else bench.reference.state.factor
+    return factor * np.array([bench.anchors[t.task.environment] for t in rows], np.float64)
+
+
+def _whole_anchor(bench: Workbench, table: RowTable, weights: npt.NDArray[np.float64]) -> Sequence[DivergenceTerm]:
+    """The anchor as a divergence of whole distributions; nothing if no row has a weight."""
+    if bench.reference is None or not weights.any():
+        return ()
+    of_token = np.where(table.loss_mask, weights[table.row_of_token], 0.0).astype(np.float32)
+    return (DivergenceTerm("anchor", Divergence(1.0), bench.reference.head_input, of_token),)
 
 
 def _attempts(

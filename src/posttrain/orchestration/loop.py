@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import posttrain.orchestration.anchoring as anchoring
 import posttrain.orchestration.measure as measure
 from posttrain.environment.mixture import Cursor, TaskSampler
 from posttrain.errors import NonFiniteError
@@ -181,6 +182,7 @@ class Loop:
             batch = build_batch(bench, groups)
         with self._phase("training"):
             frozen = bench.critic is not None and self.step < bench.spec.critic.warmup_steps
+            values = anchoring.pull(bench, batch, self.step + 1)
             result = update_policy(
                 bench.trainer,
                 batch.table,
@@ -195,9 +197,11 @@ class Loop:
         write_columns(batch)
         self.trained_tokens += result.packed_tokens
         staleness = self.schedule.training_staleness
-        return measure.update_signals(
+        values |= measure.update_signals(
             batch, result, self.clock.seconds["training"], bench.settings.policy.gradient_clip, critic
-        ) | {
+        )
+        values |= anchoring.follow(bench, self.step + 1, values.get("policy/anchor_kl"))
+        return values | {
             "schedule/staleness_mean": sum(staleness) / len(staleness),
             "schedule/staleness_max": float(max(staleness)),
         }
@@ -230,10 +234,13 @@ class Loop:
         with self._phase("evaluation"):
             results = evaluate_policy(self.bench, self.step, samples, self.attempt, self.run)
         values = self.clock.signals()
-        for name, summary in summaries(self.bench, results).items():
+        found = summaries(self.bench, results)
+        for name, summary in found.items():
             values |= summary.signals()
             if (one := summary.pass_at.get(1)) is not None:
                 self.progress.evaluation(name, self.step, one.value, one.low, one.high)
+        if anchoring.judge(self.bench, found.values()):
+            self.progress.message(f"step {self.step}: held-out reward stagnates, the reference is the policy now")
         self._record("evaluation", values)
 
     def save(self) -> None:
@@ -255,6 +262,8 @@ class Loop:
             folder = directory / CRITIC_FOLDER
             folder.mkdir()
             self.bench.critic.save(folder)
+        if self.bench.reference is not None:
+            self.bench.reference.save(directory)
 
     def _write_trajectories(self, step: int, groups: list[Group]) -> None:
         trajectories = [t for group in groups for t in group.attempts]

@@ -169,9 +169,9 @@ def update_signals(
     entropy = mean_entropy(batch)
     if entropy is not None:
         values["policy/entropy"] = entropy
+    values |= result.terms.finalize()
     if "policy/anchor_kl" not in values and (kl := anchor_kl(batch)) is not None:
         values["policy/anchor_kl"] = kl
-    values |= result.terms.finalize()
     if batch.teacher is not None:
         values |= batch.teacher.signals()
     if result.kl_weight is not None:

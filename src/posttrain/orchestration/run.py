@@ -316,6 +316,8 @@ def _restore(
     bench.trainer.load(found.path)
     if bench.critic is not None:
         bench.critic.load(found.path / CRITIC_FOLDER)
+    if bench.reference is not None:
+        bench.reference.load(found.path)
     snapshot = Snapshot.from_json(found.manifest.metadata["schedule"])
     schedule = Schedule.restore(plan, snapshot, journal.closed_groups())
     console.print(f"resuming after step {rollback.step}, policy version {bench.trainer.version}")

@@ -48,7 +48,7 @@ def inspect_teacher(settings: Settings, student: ModelFacts) -> ModelFacts | Non
     teacher = settings.teacher
     if teacher is None or teacher.path == SELF:
         return None
-    facts = _named_teacher(lambda: inspect_model(teacher.path))
+    facts = _named("teacher.path", lambda: inspect_model(teacher.path))
     if facts.vocabulary < student.vocabulary:
         raise InputError(
             "teacher.path",
@@ -69,20 +69,7 @@ def build_teacher(
     temperature = section.temperature or settings.rollout.temperature
     if section.path == SELF:
         return TaughtBy(Teacher(student.model, temperature, head), turns, section.prompt, None)
-    loaded = _named_teacher(
-        lambda: load_policy(
-            section.path,
-            getattr(torch, machine.compute_dtype),
-            device=machine.device,
-            attention=ATTENTION_NAME,
-            seed=settings.run.seed,
-        )
-    )
-    check_same_tokens(student, loaded)
-    prepare_model(loaded.model)
-    model: Any = loaded.model
-    check_packed_forward(model)
-    model.requires_grad_(False)
+    loaded = load_frozen("teacher.path", section.path, machine, student, settings.run.seed)
     own = Turns(
         turns.tokenizer,
         turns.system_prompt,
@@ -90,39 +77,56 @@ def build_teacher(
         max_new_tokens=turns.max_new_tokens,
         stop_token_ids=turns.stop_token_ids,
     )
-    return TaughtBy(Teacher(model, temperature, head), own, section.prompt, loaded.facts)
+    return TaughtBy(Teacher(loaded.model, temperature, head), own, section.prompt, loaded.facts)
 
 
-def _named_teacher(load: Callable[[], _Loaded]) -> _Loaded:
-    """Errors of loading name the teacher, not the model that is trained."""
+def load_frozen(setting: str, path: str, machine: MachinePlan, policy: LoadedModel, seed: int) -> LoadedModel:
+    """A model that only scores what the policy writes. Raises InputError, naming ``setting``, if it cannot be loaded or
+    reads other tokens."""
+    loaded = _named(
+        setting,
+        lambda: load_policy(
+            path, getattr(torch, machine.compute_dtype), device=machine.device, attention=ATTENTION_NAME, seed=seed
+        ),
+    )
+    check_same_tokens(policy, loaded, setting)
+    prepare_model(loaded.model)
+    model: Any = loaded.model
+    check_packed_forward(model)
+    model.requires_grad_(False)
+    return loaded
+
+
+def _named(setting: str, load: Callable[[], _Loaded]) -> _Loaded:
+    """Errors of loading name this model's setting, not that of the model that is trained."""
     try:
         return load()
     except InputError as error:
         if not error.setting.startswith("model."):
             raise
-        raise InputError("teacher.path", error.value, error.problem, error.fix) from error
+        raise InputError(setting, error.value, error.problem, error.fix) from error
 
 
-def check_same_tokens(student: LoadedModel, teacher: LoadedModel) -> None:
+def check_same_tokens(student: LoadedModel, teacher: LoadedModel, setting: str = "teacher.path") -> None:
     """Raise InputError naming the first difference, unless every id means the same token to both."""
     mine, theirs = student.tokenizer.get_vocab(), teacher.tokenizer.get_vocab()
     problem = ""
     if mine != theirs:
         by_id = [{i: token for token, i in vocabulary.items()} for vocabulary in (mine, theirs)]
         first = next(i for i in sorted(by_id[0].keys() | by_id[1].keys()) if by_id[0].get(i) != by_id[1].get(i))
-        problem = f"id {first} is {by_id[0].get(first)!r} to the student and {by_id[1].get(first)!r} to the teacher"
+        problem = f"id {first} is {by_id[0].get(first)!r} to the policy and {by_id[1].get(first)!r} to it"
     else:
         for name in ("eos_token_id", "bos_token_id"):
             ours, its = getattr(student.tokenizer, name), getattr(teacher.tokenizer, name)
             if ours != its:
-                problem = f"{name} is {ours} to the student and {its} to the teacher"
+                problem = f"{name} is {ours} to the policy and {its} to it"
                 break
     if problem:
         raise InputError(
-            "teacher.path",
+            setting,
             str(teacher.directory),
-            f"its tokenizer is not the student's: {problem}",
-            "Distil from a teacher of the same tokenizer; the student's tokens mean nothing to another.",
+            f"its tokenizer is not the policy's: {problem}",
+            "Use a model of the same tokenizer; the policy's tokens mean nothing to another.",
         )
 
 

@@ -23,7 +23,7 @@ from posttrain.model.weights import WeightSet
 from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
 from posttrain.orchestration.critic import critic_optimizer
 from posttrain.orchestration.reward_scorer import reward_scorers
-from posttrain.orchestration.teacher import TaughtBy, build_teacher, inspect_teacher
+from posttrain.orchestration.teacher import TaughtBy, build_teacher, inspect_teacher, load_frozen
 from posttrain.policy.critic import Critic
 from posttrain.policy.masters import OptimizerSettings
 from posttrain.policy.reference import Reference
@@ -32,7 +32,13 @@ from posttrain.policy.update import UpdatePlan
 from posttrain.rollout.native.engine import NativeEngine, NativeSettings
 from posttrain.rollout.turns import Turns
 from posttrain.settings import Settings
-from posttrain.settings.chosen import anchor_weights, chosen_objective, has_own_critic, needs_reference
+from posttrain.settings.chosen import (
+    anchor_weights,
+    chosen_objective,
+    has_own_critic,
+    holds_reference,
+    needs_reference,
+)
 from posttrain.settings.objective import Need, ObjectiveSpec
 from posttrain.settings.resolve import Resolved, resolve_machine, resolve_sizes
 from posttrain.trajectory import Task
@@ -158,7 +164,7 @@ def _memory(resolved: Resolved, facts: ModelFacts, teacher: ModelFacts | None) -
             trainable=facts.trainable_parameters,
             master_dtype=settings.model.master_dtype,
             compute_dtype=resolved.machine.compute_dtype,
-            reference=needs_reference(settings) and settings.model.lora is None,
+            reference=holds_reference(settings),
             critic=has_own_critic(settings),
             unused_head=0 if facts.tied else facts.vocabulary * facts.hidden,
             teacher_parameters=teacher.parameters if teacher else 0,
@@ -189,8 +195,12 @@ def build(preparation: Preparation) -> Workbench:
     lora = _lora(settings, model)
     head = HeadSettings(sizes.head_chunk_tokens, sizes.keep_logits_mb * MIB)
     temperature = settings.rollout.temperature
-    reference = Reference(model, lora, temperature, head) if needs_reference(settings) else None
     spec = chosen_objective(settings.policy).for_generation_budget(sizes.max_new_tokens)
+    other = None
+    if needs_reference(settings) and spec.anchor.from_path:
+        name = "policy.anchor.reference"
+        other = load_frozen(name, spec.anchor.reference, machine, loaded, settings.run.seed).model
+    reference = Reference(model, lora, temperature, head, spec.anchor, other) if needs_reference(settings) else None
     critic = _critic(settings, model, spec)
     trainer = Trainer(
         model,

@@ -163,7 +163,7 @@ def _anchor(batch: TokenBatch, logprobs: torch.Tensor, log_ratio: torch.Tensor, 
     """The anchor's part of the token losses. Tokens of weight 0 need no reference: it may be NaN there."""
     weights = None if batch.anchor_weights is None else batch.anchor_weights[batch.mask].to(logprobs.dtype)
     wanted = spec.weight > 0 if weights is None else bool((weights != 0).any())
-    in_loss = spec.place == "loss" and wanted
+    in_loss = spec.place == "loss" and spec.sampled and wanted
     if batch.reference_logprobs is None:
         if in_loss:
             fix = "Score the batch with the reference model, or set the weight to 0"

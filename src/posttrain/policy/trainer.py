@@ -103,6 +103,10 @@ class Trainer:
             result.loss.backward()
         return result.statistics
 
+    def loss(self, blocks: list[Block], table: RowTable) -> torch.Tensor:
+        """This micro-batch's part of the step's loss, with gradient; nothing is accumulated."""
+        return self._evaluate(blocks, table).loss
+
     @torch.no_grad()
     def observe(self, blocks: list[Block], table: RowTable) -> ObjectiveStatistics:
         """As ``accumulate``, without a backward pass: for rows whose gradient is known to be exactly 0."""

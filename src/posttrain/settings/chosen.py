@@ -86,5 +86,13 @@ def has_own_critic(settings: Settings) -> bool:
 
 
 def needs_reference(settings: Settings) -> bool:
-    """True if any environment is anchored, so that a frozen copy of the first policy is held."""
+    """True if any environment is anchored."""
     return any(weight > 0 for weight in anchor_weights(settings).values())
+
+
+def holds_reference(settings: Settings) -> bool:
+    """True if the reference's weights are held beside the policy's. Under LoRA the initial ones are the policy's own,
+    without its adapters."""
+    if not needs_reference(settings):
+        return False
+    return settings.model.lora is None or chosen_objective(settings.policy).anchor.from_path

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from posttrain.errors import InputError
-from posttrain.settings.chosen import has_own_critic, needs_reference
+from posttrain.settings.chosen import has_own_critic, holds_reference
 from posttrain.settings.facts import ELEMENT_BYTES, MachineFacts, ModelSizes, feed_forward_width, kv_bytes_per_token
 from posttrain.settings.field import NonNegative, Positive
 from posttrain.settings.fixed import FixedSettings
@@ -218,7 +218,7 @@ def resident_bytes(
     adapters. A critic of its own is one more trained model with float32 masters.
     """
     master, compute = ELEMENT_BYTES[settings.model.master_dtype], ELEMENT_BYTES[plan.compute_dtype]
-    copies = 2 + (needs_reference(settings) and settings.model.lora is None)
+    copies = 2 + holds_reference(settings)
     trained = model.parameters if trainable_parameters is None else trainable_parameters
     critic = 0
     if has_own_critic(settings):

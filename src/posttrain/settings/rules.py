@@ -10,7 +10,7 @@ from posttrain.settings.chosen import anchor_weights, chosen_objective
 from posttrain.settings.environments import FunctionSettings, reward_kind_of
 from posttrain.settings.objective import Need, ObjectiveSpec
 from posttrain.settings.teacher import SELF
-from posttrain.settings.tree import Settings
+from posttrain.settings.tree import Acknowledgement, Settings
 
 SMALLEST_BFLOAT16_RATE = 2.0**-14
 """Half the distance between bfloat16 numbers near 0.02, the size of a typical weight: smaller steps round away."""
@@ -239,21 +239,38 @@ def soft_reward_is_anchored(settings: Settings, spec: ObjectiveSpec) -> None:
 
 
 def anchor_has_a_gradient(settings: Settings, spec: ObjectiveSpec) -> None:
-    """An anchor by k1 in the loss or k3 in the reward, which miss the gradient of the KL, unless acknowledged."""
-    pair = spec.anchor.biased_pair
+    """An anchor by k1 in the loss or k3 in the reward, which miss the gradient of the KL, or by k2 over several
+    updates, which does so after the first, unless acknowledged."""
+    pair: Acknowledgement | None = spec.anchor.biased_pair
+    if spec.anchor.place == "loss" and spec.anchor.estimator == "k2" and settings.policy.updates_per_batch > 1:
+        pair = "k2_off_policy"
     anchored = any(weight > 0 for weight in anchor_weights(settings).values())
     if pair is None or not anchored or pair in settings.policy.acknowledge:
         return
     problem = {
         "k1_in_loss": "the expected gradient of k1 in the loss is 0: it adds noise and no anchor",
         "k3_in_reward": "k3 in the reward has almost no gradient near the reference",
+        "k2_off_policy": "k2 has the KL's gradient on the policy's own samples alone, and after the first of "
+        f"policy.updates_per_batch = {settings.policy.updates_per_batch} updates they are an older policy's",
     }[pair]
     raise InputError(
         "policy.anchor.estimator",
         spec.anchor.estimator,
         f"with place = {spec.anchor.place!r} {problem}",
-        'Use k2 or k3_corrected in the loss, or k1 in the reward; or policy.acknowledge = ["' + pair + '"].',
+        f'Use k3_corrected or full_vocabulary in the loss, or k1 in the reward; or policy.acknowledge = ["{pair}"].',
     )
+
+
+def anchors_gradient_can_be_told(settings: Settings, spec: ObjectiveSpec) -> None:
+    """`policy.anchor.gradient_every` with a critic and the anchor in the reward: it is inside the values by then."""
+    anchor = spec.anchor
+    if anchor.gradient_every and anchor.place == "reward" and Need.CRITIC in spec.needs:
+        raise InputError(
+            "policy.anchor.gradient_every",
+            anchor.gradient_every,
+            "with the anchor in the reward of a critic its part of the gradient is inside the learnt values",
+            "Set it to 0, or policy.anchor.place = 'loss'.",
+        )
 
 
 def distillation_has_a_teacher(settings: Settings, spec: ObjectiveSpec) -> None:
@@ -331,6 +348,7 @@ RULES: tuple[Callable[[Settings, ObjectiveSpec], None], ...] = (
     critic_warms_up_before_the_end,
     soft_reward_is_anchored,
     anchor_has_a_gradient,
+    anchors_gradient_can_be_told,
     distillation_has_a_teacher,
     evaluation_has_enough_samples,
     each_reward_has_its_weight,

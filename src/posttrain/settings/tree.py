@@ -23,7 +23,7 @@ from posttrain.settings.objective import (
 )
 from posttrain.settings.teacher import TeacherSettings
 
-Acknowledgement = Literal["soft_reward_without_anchor", "k1_in_loss", "k3_in_reward", "weaker_teacher"]
+Acknowledgement = Literal["soft_reward_without_anchor", "k1_in_loss", "k3_in_reward", "k2_off_policy", "weaker_teacher"]
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 

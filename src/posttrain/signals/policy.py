@@ -174,8 +174,8 @@ SIGNALS: tuple[Signal, ...] = (
         "policy/anchor_kl",
         Layer.POLICY,
         "nats per token",
-        "Mean k3 estimate of the divergence from the reference policy over the trained tokens that are anchored, in "
-        "the loss or in the reward.",
+        "Mean k3 estimate (exact with estimator full_vocabulary) of the divergence from the reference policy over the "
+        "trained tokens that are anchored, in the loss or in the reward.",
         Reduction.MEAN,
         HealthyRange(
             None,
@@ -184,6 +184,43 @@ SIGNALS: tuple[Signal, ...] = (
             Evidence.PROPOSED,
             "A reference anchor is attached.",
         ),
+    ),
+    Signal(
+        "policy/anchor_factor",
+        Layer.POLICY,
+        "factor",
+        "By what every anchor weight was multiplied for this batch; 1 unless anchor.target_kl moves it.",
+        Reduction.LAST,
+    ),
+    Signal(
+        "policy/anchor_resets",
+        Layer.POLICY,
+        "resets",
+        "How often the reference has become the policy so far.",
+        Reduction.LAST,
+        assumes="After one, policy/anchor_kl starts at 0 again: it is the distance from another policy.",
+    ),
+    Signal(
+        "policy/anchor_gradient_ratio",
+        Layer.POLICY,
+        "ratio",
+        "Norm of the anchor's gradient over the norm of everything else's, on one micro-batch before the update.",
+        Reduction.LAST,
+        HealthyRange(
+            0.01,
+            1.0,
+            "own choice: above 1 the anchor decides the step, below 0.01 it could be left out",
+            Evidence.PROPOSED,
+            "Measured after the policy has left the reference; at the reference itself it is 0.",
+        ),
+    ),
+    Signal(
+        "policy/anchor_gradient_cosine",
+        Layer.POLICY,
+        "cosine",
+        "Cosine of the anchor's gradient and everything else's, on the same micro-batch.",
+        Reduction.LAST,
+        assumes="Near -1 with a ratio near 1: the anchor cancels the reward (it blocks). Near 0: they do not meet.",
     ),
     Signal(
         "policy/advantage_abs_mean",
