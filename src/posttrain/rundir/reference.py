@@ -32,6 +32,17 @@ Everything a run leaves behind is in one directory, in formats that any tool rea
 | `journal.sqlite` | the life of every task and group; what exact resume rests on |
 | `tensorboard/` | event files, if this tracker is on |
 
+A run on [given rows](how-to/preferences.md) samples nothing: it has no `trajectories/`, `engine.jsonl` and
+`journal.sqlite`, and these besides:
+
+| Path | What it is |
+|---|---|
+| `evaluation/held_out_000012.json` | what the held-out rows said after step 12, row by row |
+| `reference_logprobs.safetensors` | log-probs of the rows under the initial weights, computed once |
+
+The parent of [stages](how-to/stages.md) holds one run directory for each, such as `01-sft/`, and `stages.json` with
+plan, lineage and scores.
+
 `step` counts batches consumed, `policy_version` optimizer steps applied. `attempt` counts the processes that worked
 on the run, from 1; when a run is resumed, work after the checkpoint is done again under a higher attempt.
 

@@ -5,6 +5,7 @@ A fresh LoRA adapter changes nothing, so under LoRA these are the base model's. 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,8 +56,10 @@ def _score(bench: FixedBench, examples: Sequence[Example]) -> Array:
 
 
 def write_references(folder: Path, references: References) -> None:
-    """Keep them for a resumed run."""
-    save_file({name: np.ascontiguousarray(values) for name, values in asdict(references).items()}, folder / FILE)
+    """Keep them for a resumed run, whole or not at all."""
+    temporary = folder / f".{FILE}.tmp-{os.getpid()}"
+    save_file({name: np.ascontiguousarray(values) for name, values in asdict(references).items()}, temporary)
+    temporary.replace(folder / FILE)
 
 
 def read_references(folder: Path) -> References | None:

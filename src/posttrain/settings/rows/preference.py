@@ -138,8 +138,8 @@ _KTO = FixedRow(
     differences=(
         (
             "TRL KTOTrainer",
-            "z0 is the mean over a micro-batch, gathered over processes; here over the whole step, "
-            "whatever the micro-batches",
+            "puts each answer after its neighbour's prompt within a micro-batch, and takes z0 over it; here after the "
+            "next row's prompt that is another one, and over the whole step, whatever the micro-batches",
         ),
     ),
 )
