@@ -160,3 +160,15 @@ def test_every_way_of_distillation_trains_the_tokens_it_was_given(tmp_path: Path
     assert all(run["tokens"] >= 60 and run["steps"] >= 1 for run in runs if run["way"] != "untrained")
     # The teacher is the untrained student itself here: nothing is to be learnt from it.
     assert all(abs(run["reverse_kl"]) < 1e-3 for run in runs)
+
+
+def test_baselines_are_compared_on_the_same_batches(tmp_path: Path) -> None:
+    measured = run_quick("baselines", tmp_path / "result.json")["measurements"]
+    for baselines in [record["baselines"] for record in (*measured["toy"], measured["demo"])]:
+        # At equal expectation the group's mean is leave-one-out.
+        assert baselines["group mean"]["mean_square"] == pytest.approx(baselines["leave-one-out"]["mean_square"])
+        assert baselines["mean of the batch"]["mean_square"] <= baselines["none"]["mean_square"] + 1e-12
+    toy = measured["toy"][0]
+    assert toy["baselines"]["none"]["variance"] > 0
+    assert toy["memory"]["critic weights"] > 0
+    assert all(seconds > 0 for seconds in toy["seconds"].values())
