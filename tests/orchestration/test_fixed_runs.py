@@ -257,3 +257,39 @@ def test_the_reference_is_the_policy_at_the_start(tmp_path: Path) -> None:
     assert result is not None
     assert result.values["margin"] == 0.0
     assert result.values["loss"] == pytest.approx(np.log(2.0), abs=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "reward_model"])
+def test_a_preference_that_is_only_length_shows(
+    tmp_path: Path, algorithm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Labels follow length alone: the signals say so, and say nothing of the kind where they follow the content."""
+    settings = fixed_settings(tmp_path / "data", algorithm)
+    draw = np.random.default_rng(0)
+
+    def text(length: int) -> str:
+        return "".join(draw.choice(list("klmnop"), length))
+
+    def rows(letters: str) -> list[dict[str, Any]]:
+        return [
+            {"prompt": f"{c}{d}", "chosen": text(draw.integers(6, 12)), "rejected": text(draw.integers(1, 6))}
+            for c in letters
+            for d in range(20)
+        ]
+
+    write_jsonl(Path(settings["data"]["path"]), rows("abcdefgh"))
+    write_jsonl(Path(settings["data"]["evaluation_path"]), rows("uvwx"))
+    file = write_toml(tmp_path / "run.toml", settings)
+    assert run_command(["train", str(file), "--run", str(tmp_path / "run")]) == 0
+    assert "! the answer with more tokens was chosen in 100% of the pairs" in capsys.readouterr().out
+    metrics = load_run(tmp_path / "run").metrics
+    assert metrics.last("data/length_auc") == 1.0
+    assert (metrics.last("held_out/accuracy") or 0.0) > 0.9
+    assert (metrics.last("held_out/style_accuracy") or 0.0) > 0.9, "no more is learnt than the surface"
+    assert (metrics.last("held_out/length_margin_correlation") or 0.0) > 0.5
+
+    content = load_run(train(tmp_path / "content", algorithm)).metrics
+    assert (content.last("held_out/accuracy") or 0.0) > 0.8
+    assert content.last("held_out/style_accuracy") == 0.5
+    assert content.last("data/length_auc") == 0.5
+    assert "chosen in" not in capsys.readouterr().out

@@ -116,6 +116,7 @@ def prepare(settings: Settings, resolved: Resolved | None = None, *, sampling_on
     facts = inspect_model(settings.model.path, tokenizer=settings.model.tokenizer, lora=settings.model.lora)
     teacher_facts = None if sampling_only else inspect_teacher(settings, facts)
     environments = build_environments(settings.environments, reward_scorers(plan.device))
+    machine = probe_machine()  # reward models are loaded by now, and what they hold is not free
     try:
         check_tasks(environments)
         if resolved is None:
