@@ -57,6 +57,8 @@ def _score(bench: FixedBench, examples: Sequence[Example]) -> Array:
 
 def write_references(folder: Path, references: References) -> None:
     """Keep them for a resumed run, whole or not at all."""
+    for leftover in folder.glob(f".{FILE}.tmp-*"):
+        leftover.unlink()
     temporary = folder / f".{FILE}.tmp-{os.getpid()}"
     save_file({name: np.ascontiguousarray(values) for name, values in asdict(references).items()}, temporary)
     temporary.replace(folder / FILE)
