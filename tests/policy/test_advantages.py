@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from posttrain.errors import NonFiniteError
 from posttrain.policy.advantages import sequence_advantages
-from posttrain.settings.objective import Advantage
+from posttrain.settings.objective import Advantage, ObjectiveSpec
 
 CENTRED = Advantage(baseline="group_mean", scale="none")
 LOO = Advantage(baseline="leave_one_out", scale="none")
@@ -99,7 +99,7 @@ def test_without_baseline_equal_rewards_still_push():
 
 def test_scaling_without_a_baseline_is_refused():
     with pytest.raises(ValidationError, match="baseline"):
-        Advantage(baseline="none", scale="group_std")
+        ObjectiveSpec(advantage=Advantage(baseline="none", scale="group_std"))
 
 
 @given(

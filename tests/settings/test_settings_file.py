@@ -215,12 +215,6 @@ def test_required_settings() -> None:
     assert refused({"model": {"path": "x"}, "environments": {}}).setting == "environments"
 
 
-def test_contradiction_inside_a_part_says_why() -> None:
-    error = refused(BASE, "--policy.advantage.baseline=none", "--policy.advantage.scale=group_std")
-    assert error.setting == "policy.advantage"
-    assert "needs a baseline" in str(error)
-
-
 @pytest.mark.parametrize("content", [b"[run\n", b"\xff\xfe", None])
 def test_unreadable_file(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "run.toml"

@@ -9,6 +9,9 @@ import torch
 from posttrain.logprobs.corrections import Sequences
 from posttrain.settings.objective import LOG_RATIO_CLAMP, Ratio
 
+LOGPROB_FLOOR = -1000.0
+"""Log-probs enter a loss by themselves no lower than this: an impossible token keeps it finite and has no gradient."""
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyRatio:
@@ -44,6 +47,7 @@ def policy_ratio(logprobs: torch.Tensor, denominator: torch.Tensor, sequences: S
     clamped = (total.detach().abs() > LOG_RATIO_CLAMP)[sequences.index]
     value = torch.exp(total.clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP))[sequences.index]
     if spec.level == "sequence_token":
-        own = torch.where(clamped, 0.0, logprobs - logprobs.detach())
+        floored = logprobs.clamp(min=LOGPROB_FLOOR)
+        own = torch.where(clamped, 0.0, floored - floored.detach())
         value = value.detach() * torch.exp(own)
     return PolicyRatio(token_log, difference.detach(), value, clamped)

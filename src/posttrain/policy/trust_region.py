@@ -8,11 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from posttrain.logprobs.corrections import Sequences
-from posttrain.policy.ratios import PolicyRatio
+from posttrain.policy.ratios import LOGPROB_FLOOR, PolicyRatio
 from posttrain.settings.objective import TrustRegion
-
-LOGPROB_FLOOR = -1000.0
-"""Log-probs enter ``-A w log pi`` no lower than this: an impossible token keeps the loss finite and has no gradient."""
 
 
 @dataclass(frozen=True, slots=True)

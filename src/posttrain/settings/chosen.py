@@ -11,6 +11,7 @@ from posttrain.settings.algorithms import algorithm_row
 from posttrain.settings.environments import reward_kind_of
 from posttrain.settings.field import Section
 from posttrain.settings.objective import Need, ObjectiveSpec
+from posttrain.settings.parts.fit import PartError
 from posttrain.settings.rows.row import AlgorithmRow
 from posttrain.settings.tree import PolicySettings, Settings
 
@@ -26,7 +27,9 @@ def chosen_objective(policy: PolicySettings) -> ObjectiveSpec:
         spec = row.spec.override(**parts)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-        setting = ".".join(("policy", *(str(part) for part in detail["loc"])))
+        cause = detail.get("ctx", {}).get("error")
+        place = (cause.part,) if isinstance(cause, PartError) else detail["loc"]
+        setting = ".".join(("policy", *(str(part) for part in place)))
         message = detail["msg"].removeprefix("Value error, ")
         given = {name: part.model_dump(exclude_unset=True) for name, part in parts.items() if part is not None}
         raise InputError(

@@ -19,7 +19,7 @@ from posttrain.settings.parts.anchor import Anchor
 from posttrain.settings.parts.correction import Correction
 from posttrain.settings.parts.critic import Critic
 from posttrain.settings.parts.distillation import Distillation
-from posttrain.settings.parts.fit import contradiction
+from posttrain.settings.parts.fit import check_fit
 from posttrain.settings.parts.group_filter import GroupFilter
 from posttrain.settings.parts.needs import Distribution, Need
 from posttrain.settings.parts.overlong import Overlong
@@ -60,9 +60,7 @@ class ObjectiveSpec(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        reason = contradiction(self)
-        if reason:
-            raise ValueError(reason)
+        check_fit(self)
         return self
 
     def override(self, **parts: Section | None) -> ObjectiveSpec:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
-
-from pydantic import model_validator
+from typing import Literal
 
 from posttrain.settings.field import Section, setting
 
@@ -54,23 +52,24 @@ class Advantage(Section):
         ge=0.0,
     )
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    @property
+    def problem(self) -> str:
+        """Why the values do not go together; empty if they do. Judged with the row's values in it."""
         if self.baseline == "none" and self.scale not in ("none", "token_whiten", "batch_whiten"):
-            raise ValueError(f"scale = {self.scale!r} divides centred rewards, so it needs a baseline")
+            return f"scale = {self.scale!r} divides centred rewards, so it needs a baseline"
         if self.baseline in ESTIMATORS and self.scale != "none":
-            raise ValueError(f"baseline = {self.baseline!r} is a whole advantage, so scale must be 'none'")
+            return f"baseline = {self.baseline!r} is a whole advantage, so scale must be 'none'"
         if self.baseline == "critic" and self.scale not in ("none", "token_whiten"):
-            raise ValueError(
+            return (
                 f"baseline = 'critic' gives each token its own advantage, so scale = {self.scale!r} has no meaning: "
                 "use 'token_whiten' or 'none'"
             )
         if self.combine == "parts" and (self.baseline != "group_mean" or self.scale not in ("none", "batch_whiten")):
-            raise ValueError(
+            return (
                 "combine = 'parts' divides each part by its own group std, so it needs baseline = 'group_mean' and "
                 "scale = 'batch_whiten' or 'none'"
             )
-        return self
+        return ""
 
     @property
     def compares_attempts(self) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
-
-from pydantic import model_validator
+from typing import Literal
 
 from posttrain.settings.field import Section, setting
 
@@ -67,22 +65,23 @@ class Correction(Section):
         reason="with `all` (AReaL, slime) dropping data shrinks the step; with `kept` (verl) it does not",
     )
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    @property
+    def problem(self) -> str:
+        """Why the values do not go together; empty if they do. Judged with the row's values in it."""
         if self.rule != "truncate" and self.low >= self.high:
-            raise ValueError(f"low = {self.low:g} is not below high = {self.high:g}")
+            return f"low = {self.low:g} is not below high = {self.high:g}"
         if self.reject in ("geometric", "extreme") and self.reject_low >= self.reject_high:
-            raise ValueError(f"reject_low = {self.reject_low:g} is not below reject_high = {self.reject_high:g}")
+            return f"reject_low = {self.reject_low:g} is not below reject_high = {self.reject_high:g}"
         if self.normalize and self.weight == "none":
-            raise ValueError("normalize = true divides weights by their mean, so it needs weight = 'token'")
+            return "normalize = true divides weights by their mean, so it needs weight = 'token'"
         if self.denominator == "kept" and not self.drops:
-            raise ValueError(
+            return (
                 "denominator = 'kept' counts what a rule keeps, and nothing is dropped: set reject, veto or "
                 "rule = 'mask' with a weight"
             )
         if self.off_policy_mask is not None and self.denominator == "kept":
-            raise ValueError("off_policy_mask follows the policy during the update, so denominator must be 'all'")
-        return self
+            return "off_policy_mask follows the policy during the update, so denominator must be 'all'"
+        return ""
 
     @property
     def masks_weights(self) -> bool:

@@ -1,4 +1,4 @@
-"""Parts that contradict each other: each function says why, or nothing."""
+"""Values and parts that contradict each other: each function says why, or nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,22 @@ _TOKEN_RATIO = ("ratio_mask", "divergence_mask", "soft_gate", "kl_penalty", "cli
 _SMALLEST_USEFUL = 0.05
 
 
-def contradiction(spec: ObjectiveSpec) -> str:
-    """Why the parts do not go together; empty if they do."""
-    return next((reason for check in _CHECKS if (reason := check(spec))), "")
+class PartError(ValueError):
+    """Values of one part, ``part``, that do not go together."""
+
+    def __init__(self, part: str, message: str) -> None:
+        super().__init__(message)
+        self.part = part
+
+
+def check_fit(spec: ObjectiveSpec) -> None:
+    """Raises PartError, or ValueError where several parts contradict each other, with the reason."""
+    for name in ("advantage", "trust_region", "correction"):
+        if problem := getattr(spec, name).problem:
+            raise PartError(name, problem)
+    for check in _CHECKS:
+        if reason := check(spec):
+            raise ValueError(reason)
 
 
 def _region_needs_ratio(spec: ObjectiveSpec) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
-
-from pydantic import model_validator
+from typing import Literal
 
 from posttrain.settings.field import Section, setting
 
@@ -154,16 +152,15 @@ class TrustRegion(Section):
         ge=0.0,
     )
 
-    @model_validator(mode="after")
-    def _bounds_are_ordered(self) -> Self:
+    @property
+    def problem(self) -> str:
+        """Why the values do not go together; empty if they do. Judged with the row's values in it."""
         low, high = self.weight_low, self.weight_high
         if self.weight_bounds == "absolute" and low is not None and high is not None and low > high:
-            raise ValueError(f"weight_low = {low:g} is above weight_high = {high:g}")
+            return f"weight_low = {low:g} is above weight_high = {high:g}"
         if self.covariance_low >= self.covariance_high:
-            raise ValueError(
-                f"covariance_low = {self.covariance_low:g} is not below covariance_high = {self.covariance_high:g}"
-            )
-        return self
+            return f"covariance_low = {self.covariance_low:g} is not below covariance_high = {self.covariance_high:g}"
+        return ""
 
     @property
     def read(self) -> frozenset[str]:
