@@ -32,7 +32,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 GENERATED = {ROOT / "docs" / name for name in ("benchmarks.md", "fault-map.md", "metrics.md", "run-directory.md")}
 WRITTEN = [p for p in PAGES if p not in GENERATED and p.parent.name != "reference"]
 MINIMAL: Mapping[str, Any] = {"model": {"path": "tiny:llama"}, "environments": {"a": {"kind": "arithmetic"}}}
-COMMANDS = ("train", "resume", "eval", "report", "view", "algorithms", "doctor", "explain", "audit")
+COMMANDS = ("train", "resume", "eval", "report", "view", "algorithms", "doctor", "explain", "audit", "ablate")
 SECTIONS = tuple({**Settings.model_fields, **FixedSettings.model_fields})
 LAYERS = {name.partition("/")[0] for name in SIGNALS}
 

@@ -18,7 +18,7 @@ from posttrain.rundir.info import ExecutionPlan, RunInfo
 from posttrain.settings import load_settings
 
 CONFIG = '[model]\npath = "tiny:llama"\n[environments.a]\nkind = "arithmetic"\n'
-COMMANDS = ("train", "resume", "eval", "report", "view", "algorithms")
+COMMANDS = ("train", "resume", "eval", "report", "view", "algorithms", "ablate")
 
 
 @pytest.fixture

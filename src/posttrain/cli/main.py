@@ -16,6 +16,7 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, UnknownOptionError
 
 from posttrain import __version__
+from posttrain.cli.ablate import ablate
 from posttrain.cli.audit import audit
 from posttrain.cli.doctor import doctor
 from posttrain.cli.explain import explain
@@ -240,6 +241,10 @@ def algorithms(row: Annotated[str | None, Parameter(help="Name of an algorithm."
     return 0
 
 
+app.command(
+    ablate,
+    usage="Usage: posttrain ablate CONFIG --change section.key=VALUE,... [--seeds N] [--section.key VALUE ...]",
+)
 app.command(audit, usage="Usage: posttrain audit CONFIG [--only NAME,...] [--section.key VALUE ...]")
 app.command(doctor)
 app.command(explain, usage="Usage: posttrain explain [NAME]")
