@@ -19,7 +19,7 @@ from torch import nn
 
 from posttrain.model.forward import output_weight, target_hidden, to_device
 from posttrain.model.head import HeadSettings, token_logprobs
-from posttrain.model.packing import Block
+from posttrain.model.packing import Block, pack
 from posttrain.policy.distillation import teacher_gap
 from posttrain.policy.divergence_head import HeadInput
 from posttrain.policy.rows import RowTable
@@ -85,21 +85,24 @@ class TeacherBatch:
 
     @torch.no_grad()
     def score(self, plan: Sequence[list[Block]], student: nn.Module, student_temperature: float) -> None:
-        """Fill the table for the planned micro-batches of the student's blocks. The first of them is also run through
+        """Fill the table for the planned micro-batches of the student's blocks. The first blocks are also run through
         the student, to compare the likeliest tokens."""
+        weight = output_weight(student)
         for number, blocks in enumerate(plan):
-            weight = output_weight(student)
-            batch = to_device(blocks, weight.device)
+            packed = pack(blocks)
             theirs = self.head_input(blocks)
-            mine = HeadInput(target_hidden(student, batch), weight, student_temperature) if number == 0 else None
-            self.observe(self.table.at(batch.packed), mine, theirs, batch.target_ids)
+            mine = None
+            if number == 0:
+                few = to_device(_first(blocks, OVERLAP_ROWS), weight.device)
+                mine = HeadInput(target_hidden(student, few), weight, student_temperature)
+            self.observe(self.table.at(packed), mine, theirs, torch.from_numpy(packed.target_ids).to(weight.device))
 
     @torch.no_grad()
     def observe(
         self, where: npt.NDArray[np.int64], student: HeadInput | None, teacher: HeadInput, target_ids: torch.Tensor
     ) -> None:
         """Record the teacher's log-probs of ``target_ids`` (M,) at ``where`` (M,), and its entropy. What was recorded
-        before stays: it is the teacher at the batch's first update."""
+        before stays: it is the teacher at the batch's first update. ``student`` may be of the first targets alone."""
         new = np.flatnonzero(np.isnan(self.table.teacher_logprob[where]))
         if not new.size:
             return
@@ -112,7 +115,7 @@ class TeacherBatch:
         self._entropy += float(entropy.double().sum())
         self._entropy_tokens += int(new.size)
         if student is not None and self._overlap_tokens < OVERLAP_ROWS:
-            self._compare(student, teacher, min(len(target_ids), OVERLAP_ROWS - self._overlap_tokens))
+            self._compare(student, teacher, min(len(student.hidden), OVERLAP_ROWS - self._overlap_tokens))
 
     def _compare(self, student: HeadInput, teacher: HeadInput, count: int) -> None:
         """Share of the student's likeliest tokens that are among the teacher's, over the first ``count`` positions."""
@@ -146,6 +149,16 @@ class TeacherBatch:
         if self._overlap_tokens:
             values["distillation/top_token_overlap"] = self._overlap / self._overlap_tokens
         return values
+
+
+def _first(blocks: Sequence[Block], targets: int) -> list[Block]:
+    """The first blocks that hold at least ``targets`` targets, or all."""
+    found = 0
+    for number, block in enumerate(blocks):
+        if found >= targets:
+            return list(blocks[:number])
+        found += sum(int(s.target_mask.sum()) for s in block.sequences)
+    return list(blocks)
 
 
 def _quarters(mask: npt.NDArray[np.bool_], table: RowTable) -> npt.NDArray[np.int64]:
