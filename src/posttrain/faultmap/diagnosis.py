@@ -153,9 +153,15 @@ def rank(findings: Sequence[Finding], yields_to: Mapping[str, Sequence[str]], sl
     return tuple(_ordered(rooted, slack))
 
 
-def _onset_order(finding: Finding) -> tuple[int, int, float, str, str]:
+_Order = tuple[int, int, float, str, str, int, str]
+
+
+def _onset_order(finding: Finding) -> _Order:
     layer = CAUSES[finding.cause].layer
-    return finding.onset_step, layer, -finding.confidence, finding.detector, finding.cause
+    return (
+        finding.onset_step, layer, -finding.confidence, finding.detector, finding.cause, -finding.severity,
+        finding.summary,
+    )  # fmt: skip
 
 
 def _parent(
@@ -200,7 +206,7 @@ def _ordered(rooted: Sequence[Rooted], slack: float) -> list[Rooted]:
             anchor = step
         era[step] = anchor
 
-    def key(one: Rooted) -> tuple[int, int, int, float, tuple[int, int, float, str, str]]:
+    def key(one: Rooted) -> tuple[int, int, int, float, _Order]:
         finding = one.finding
         layer = CAUSES[finding.cause].layer
         return -one.severity, era[finding.onset_step], layer, -finding.confidence, _onset_order(finding)

@@ -298,6 +298,15 @@ SYMPTOMS: tuple[Symptom, ...] = (
         ("policy/loss", "policy/grad_norm", "reward/group_std_mean", "reward/mean"),
     ),
     Symptom(
+        "loss_gain",
+        Layer.POLICY,
+        "The loss is below 0 at every step",
+        "The logged surrogate loss is clearly negative step after step: within each batch the update gains on the very "
+        "tokens it trains on.",
+        ("learning_rate_too_high", "batch_reused_too_often", "data_too_old"),
+        ("policy/loss", "policy/updates", "policy/anchor_kl", "policy/clip_fraction", "policy/entropy"),
+    ),
+    Symptom(
         "mismatch_from_start",
         Layer.LOGPROBS,
         "Sampler and trainer differ from the first step",

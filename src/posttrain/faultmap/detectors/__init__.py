@@ -25,6 +25,7 @@ from posttrain.faultmap.detectors import (
     reward_dead,
     reward_hacking,
     reward_shift,
+    surrogate_gain,
     truncation,
 )
 
@@ -43,6 +44,7 @@ DETECTORS: tuple[Detector, ...] = (
     truncation.DETECTOR,
     learning_rate.DETECTOR,
     anchor_strength.DETECTOR,
+    surrogate_gain.DETECTOR,
     kl_high.DETECTOR,
     entropy_collapse.DETECTOR,
     entropy_explosion.DETECTOR,

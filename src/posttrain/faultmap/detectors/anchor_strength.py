@@ -9,7 +9,8 @@ import numpy as np
 from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.finding import Finding, Observation, Severity
 from posttrain.faultmap.history import Course, History, Mask
-from posttrain.faultmap.patterns import rolling_median
+from posttrain.faultmap.loss_terms import WINDOW, loss_terms
+from posttrain.faultmap.patterns import first_run, rolling_median
 from posttrain.faultmap.patterns_events import episode, first_of, smooth_on
 from posttrain.faultmap.patterns_progress import Progress, progress
 from posttrain.faultmap.patterns_reward import signal_share
@@ -21,14 +22,18 @@ STRONG = 0.02
 """Weights in use lie between 0.001 and 0.04."""
 VERY_STRONG = 0.2
 SETTLED = 20
+HOLD = 3
+SOLVED = 0.9
 HELD = 0.05
 INERT_TERM = 0.02
 
 
 def judge(history: History) -> Sequence[Finding]:
-    """Judges only where the weight of the anchor is known and not 0."""
+    """Judges where the weight of the anchor is known, or follows from the loss, and is not 0."""
     weight = history.facts.anchor_weight
     kl = first_of(history, "policy/anchor_kl")
+    if weight is None and len(kl) >= SETTLED:
+        return _outweighs(history, kl)
     if not weight or len(kl) < SETTLED:
         return ()
     blocks = _blocks(history, kl, weight) if weight >= STRONG else ()
@@ -61,6 +66,37 @@ def _blocks(history: History, kl: Course, weight: float) -> Sequence[Finding]:
                 Observation(p.name, int(kl.steps[-1]), float(p.now[-1]), f"at the start {p.start:.3g}"),
             ),
             causes_of(scene_of(history, int(kl.steps[0])), "anchor_blocks", chosen),
+        ),
+    )  # fmt: skip
+
+
+def _outweighs(history: History, kl: Course) -> Sequence[Finding]:
+    """The loss is mostly the anchor's term, from the start or from some step on, and the reward does not rise by it."""
+    terms = loss_terms(history)
+    if terms is None:
+        return ()
+    start = first_run(terms.weight >= VERY_STRONG, HOLD)
+    if start is None:
+        return ()
+    first = max(0, start - WINDOW + 1)
+    loud = np.flatnonzero(terms.loss[first : start + 1] >= 0.5 * np.max(terms.loss[first : start + 1]))
+    at = 0 if first == 0 else first + int(loud[0])
+    onset, weight = int(terms.steps[at]), float(np.median(terms.weight[start : start + HOLD]))
+    p = progress(history, terms.steps)
+    gain = float(p.steady[-1] - p.steady[min(at + WINDOW, len(p.steady) - 1)])
+    in_vain = gain < 0.05 * p.span and not bool(p.attained[-1] >= SOLVED)
+    chosen = supported("anchor_too_strong", f"the loss is about {weight:.2g} times the divergence: that is the anchor")
+    return (
+        Finding(
+            NAME, "anchor_blocks", chosen.cause, Severity.WARN if in_vain else Severity.INFO, 0.7,
+            f"Since step {onset} the loss is the anchor's: {weight:.2g} times a divergence that is now "
+            f"{kl.values[-1]:.2g}; the reward is {p.now[-1]:.3g} (its best: {p.best[-1]:.3g}).",
+            onset, None,
+            (
+                Observation("policy/loss", int(terms.steps[start]), float(terms.loss[start]), "mostly the anchor"),
+                Observation(kl.name, int(kl.steps[-1]), float(kl.values[-1]), "the distance that is left"),
+            ),
+            causes_of(scene_of(history, onset), "anchor_blocks", chosen),
         ),
     )  # fmt: skip
 

@@ -110,7 +110,8 @@ DETECTOR = Detector(
     judge=judge,
     sharpened_by=("reward/zero_variance_groups", "reward/success", "policy/anchor_kl", "policy/grad_norm"),
     yields_to=(
-        "reward_dead", "reward_shift", "reward_hacking", "constant_policy", "learning_rate", "mismatch", "ratio_tail",
+        "reward_dead", "reward_shift", "surrogate_gain", "reward_hacking", "constant_policy",
+        "learning_rate", "mismatch", "ratio_tail",
         "clip_high", "reward_collapse", "kl_high", "truncation", "nonfinite",
     ),
 )  # fmt: skip

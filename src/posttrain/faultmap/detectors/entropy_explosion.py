@@ -84,5 +84,5 @@ DETECTOR = Detector(
     needs=(("policy/entropy", "policy/sampled_entropy"), ("reward/mean", "reward/success")),
     judge=judge,
     sharpened_by=("policy/grad_norm", "policy/anchor_kl", "rollout/truncated_share", "logprobs/mismatch_mean"),
-    yields_to=("reward_collapse", "mismatch", "learning_rate", "nonfinite", "ratio_tail", "clip_high", "kl_high"),
+    yields_to=("mismatch", "learning_rate", "nonfinite", "ratio_tail", "clip_high", "kl_high"),
 )

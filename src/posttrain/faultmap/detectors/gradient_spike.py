@@ -125,6 +125,8 @@ DETECTOR = Detector(
     sharpened_by=("policy/advantage_abs_max", "reward/mean", "policy/updates", "schedule/staleness_mean"),
     yields_to=(
         "reward_shift",
+        "anchor_strength",
+        "surrogate_gain",
         "learning_rate",
         "mismatch",
         "ratio_tail",

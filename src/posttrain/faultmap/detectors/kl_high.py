@@ -104,6 +104,7 @@ DETECTOR = Detector(
     sharpened_by=("policy/grad_norm", "policy/entropy", "policy/updates"),
     yields_to=(
         "reward_shift",
+        "surrogate_gain",
         "learning_rate",
         "mismatch",
         "reward_hacking",

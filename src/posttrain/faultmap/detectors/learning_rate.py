@@ -10,10 +10,12 @@ from posttrain.faultmap.detector import Detector
 from posttrain.faultmap.finding import Finding, Observation, Severity
 from posttrain.faultmap.gap import find_gap
 from posttrain.faultmap.history import Course, History, Mask, Steps, Values
+from posttrain.faultmap.loss_terms import implied_anchor_weight
 from posttrain.faultmap.patterns import rolling_median
 from posttrain.faultmap.patterns_events import Episode, episode, first_of, noise_so_far, smooth_on, start_level
 from posttrain.faultmap.patterns_progress import Progress, progress
 from posttrain.faultmap.patterns_reward import reward_course, signal_share
+from posttrain.faultmap.rate_events import destroyed_at_once, dropped_rate
 from posttrain.faultmap.weighing import scene_of, supported
 from posttrain.faultmap.weighing_update import KL_TOO_FAR, causes_of
 
@@ -22,16 +24,17 @@ ENTROPY_GONE = 0.05
 GRADIENT_GROWN = 8.0
 RATE_JUMP = 2.5
 STILL_POINTS = 40
+STAYED = 3e-3
 SIGNAL = 0.3
 _DIVERGENCES = ("policy/anchor_kl", "policy/approx_kl")
 
 
 def judge(history: History) -> Sequence[Finding]:
     """Thrown away: divergence or gradient blew up and entropy is gone. Still: signal, gradient, and nothing moves."""
-    high = _too_high(history)
+    high = _too_high(history) or destroyed_at_once(history)
     if high is not None:
         return (high,)
-    low = _too_low(history)
+    low = dropped_rate(history) or _too_low(history)
     return () if low is None else (low,)
 
 
@@ -128,7 +131,8 @@ def _too_low(history: History) -> Finding | None:
 def _could_move(history: History) -> bool:
     """Not a run at rate 0, and not one that an anchor may hold."""
     rates = history.course("policy/learning_rate").finite.values
-    held = history.facts.anchor_weight is not None and history.facts.anchor_weight >= 0.02
+    weight = implied_anchor_weight(history)
+    held = weight is not None and weight >= 0.2 * (1.0 if history.facts.anchor_weight is None else 0.1)
     return not held and (not len(rates) or float(rates[-1]) > 0)
 
 
@@ -138,7 +142,7 @@ def _moved(history: History, steps: Steps) -> tuple[Mask, dict[str, Values]]:
     shown: dict[str, Values] = {}
     if history.has("policy/anchor_kl"):
         shown["policy/anchor_kl"] = smooth_on(history, "policy/anchor_kl", steps, 5)
-        moved |= ~(shown["policy/anchor_kl"] < 1e-3)
+        moved |= ~(shown["policy/anchor_kl"] < STAYED)
     for name, share in (("policy/entropy", 0.07), ("rollout/length_mean", 0.1)):
         c = first_of(history, name)
         if len(c):
@@ -169,12 +173,14 @@ DETECTOR = Detector(
     name=NAME,
     symptom="kl_high",
     title="The learning rate is too high, or too low to move anything",
-    pattern="Too high: a divergence above 1 nat and three times its start (or, where none is logged, a gradient norm 8 "
-    "times its start) and then, at three points, entropy below 5 % of its highest without a gain in reward, or three "
-    "times its start with a lost reward. Too low: after 40 points reward, entropy (7 %), length (10 %) and "
-    "divergence (0.001) are where they began although 30 % of the groups differ and there is a gradient.",
+    pattern="Too high: a divergence above 1 nat and three times its start (or, where none is logged, a gradient norm "
+    "8 times its start) and then, at three points, entropy below 5 % of its highest without a gain in reward, or "
+    "three times its start with a lost reward. Too low: after 40 points reward, entropy (7 %), length (10 %) and "
+    "divergence (0.003) are where they began although 30 % of the groups differ and there is a gradient. At one "
+    "moment: paid in the first 8 points, never since, and entropy or length changed by 1.4 with it; or the rate fell "
+    "to a twentieth in one step and an unsolved reward has not risen since.",
     needs=(("policy/entropy", "policy/sampled_entropy", "policy/anchor_kl"), ("reward/mean", "reward/success")),
     judge=judge,
     sharpened_by=("policy/anchor_kl", "policy/approx_kl", "policy/grad_norm", "policy/learning_rate"),
-    yields_to=("mismatch", "reward_dead", "no_group_signal", "grader_failing", "anchor_strength"),
+    yields_to=("mismatch", "grader_failing", "anchor_strength"),
 )
