@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
+from posttrain.cli.algorithms import print_row
 from posttrain.errors import InputError
 from posttrain.settings.algorithms import ROWS, algorithm_row
 from posttrain.settings.algorithms_reference import DEFAULT_PATH, reference_text
@@ -100,3 +103,13 @@ def test_estimators_that_work_by_their_gradient_have_no_place_in_the_reward(esti
 def test_every_row_is_complete(row):
     assert row.name == next(name for name, other in ROWS.items() if other is row)
     assert all((row.title, row.formula, row.source, row.assumes, row.addresses, row.pitfalls, row.differences))
+
+
+def test_a_critics_settings_are_shown_where_they_are_read():
+    def shown(name):
+        console = Console(record=True, width=200, file=io.StringIO())
+        print_row(name, console)
+        return console.export_text()
+
+    assert "critic.gae_lambda" in shown("ppo")
+    assert "critic." not in shown("grpo").split("parts (override")[1]

@@ -12,7 +12,7 @@ from posttrain.cli.fixed_algorithms import print_fixed_row, print_fixed_table
 from posttrain.settings.algorithms import ROWS, algorithm_row
 from posttrain.settings.field import rationale
 from posttrain.settings.fixed_algorithms import FIXED_ROWS
-from posttrain.settings.objective import ObjectiveSpec
+from posttrain.settings.objective import Need, ObjectiveSpec
 from posttrain.settings.rows.row import AlgorithmRow
 from posttrain.settings.summary import advantage_words, bound_words, ratio_words
 
@@ -69,6 +69,8 @@ def _parts(spec: ObjectiveSpec) -> Table:
     table.add_column("value", no_wrap=True)
     table.add_column("meaning", overflow="fold", style="dim")
     for part in ObjectiveSpec.model_fields:
+        if part == "critic" and Need.CRITIC not in spec.needs:
+            continue
         section = getattr(spec, part)
         for key, info in type(section).model_fields.items():
             value = getattr(section, key)
