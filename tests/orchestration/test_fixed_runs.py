@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fixed_runs import fixed_rows, fixed_settings, write_jsonl
 from policies import write_toml
 from small_runs import fingerprint, measured
@@ -17,6 +19,8 @@ from small_runs import fingerprint, measured
 from posttrain.cli.main import run_command
 from posttrain.cli.targets import evaluation_settings
 from posttrain.errors import InputError
+from posttrain.orchestration.fixed_data import run as fixed_run
+from posttrain.orchestration.fixed_data import workbench
 from posttrain.orchestration.fixed_data.held_out import mean_and_error, read_held_out
 from posttrain.orchestration.fixed_data.loop import FixedLoop
 from posttrain.rundir.directory import RunDirectory
@@ -293,3 +297,36 @@ def test_a_preference_that_is_only_length_shows(
     assert content.last("held_out/style_accuracy") == 0.5
     assert content.last("data/length_auc") == 0.5
     assert "chosen in" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("algorithm", "words"), [("simpo", "its (chosen|rejected) answer"), ("sft", "its answer")])
+def test_a_log_prob_that_is_not_finite_names_the_row_in_the_file(
+    tmp_path: Path,
+    algorithm: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An overflow in one token's embedding: nothing is trained on it, and the message leads to the row."""
+    prepared = workbench.build_fixed
+
+    def broken(preparation: workbench.FixedPreparation) -> workbench.FixedBench:
+        bench = prepared(preparation)
+        (token,) = bench.loaded.tokenizer.encode("~", add_special_tokens=False)
+        with torch.no_grad():
+            bench.loaded.model.get_input_embeddings().weight[token] = float("inf")
+        return bench
+
+    sections = {"run": {"steps": 1, "threads": 1}, "data": {"rows_per_step": 161}, "policy": {"learning_rate": 1e-3}}
+    settings = fixed_settings(tmp_path / "data", algorithm, evaluation={"at_start": False}, **sections)
+    settings["model"]["path"] = "tiny:qwen3"  # its head is not its embedding, so no other row is touched
+    data = Path(settings["data"]["path"])
+    odd = {"prompt": "q", "chosen": "a", "rejected": "~b", "completion": "~b"}
+    data.write_text(data.read_text() + json.dumps(odd) + "\n")
+    monkeypatch.setattr(fixed_run, "build_fixed", broken)
+    file = write_toml(tmp_path / "run.toml", settings)
+    assert run_command(["train", str(file), "--run", str(tmp_path / "run")]) == 3
+    message = capsys.readouterr().err
+    assert "is not finite" in message
+    assert "train.jsonl:161" in message
+    assert re.search(words, message)

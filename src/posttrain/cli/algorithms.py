@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -32,7 +34,8 @@ def print_table(console: Console | None = None) -> None:
 def print_row(name: str, console: Console | None = None) -> None:
     """Everything about one algorithm. Raises InputError naming the nearest one."""
     target = console or PipeConsole()
-    if name in FIXED_ROWS:
+    nearest = difflib.get_close_matches(name, [*ROWS, *FIXED_ROWS], n=1, cutoff=0.4)
+    if name not in ROWS and nearest and nearest[0] in FIXED_ROWS:
         print_fixed_row(name, target)
         return
     row = algorithm_row(name)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from posttrain.settings.field import rationale
-from posttrain.settings.fixed_algorithms import FIXED_ROWS
+from posttrain.settings.fixed_algorithms import FIXED_ROWS, fixed_row
 
 
 def print_fixed_table(target: Console) -> None:
@@ -20,8 +20,8 @@ def print_fixed_table(target: Console) -> None:
 
 
 def print_fixed_row(name: str, target: Console) -> None:
-    """Everything about one row of :data:`FIXED_ROWS`."""
-    row = FIXED_ROWS[name]
+    """Everything about one row. Raises InputError naming the nearest one."""
+    row = fixed_row(name)
     target.print(Text(f"{row.name}: {row.title}", style="bold"))
     sections = (
         ("formula", row.formula),

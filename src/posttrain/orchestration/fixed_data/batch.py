@@ -6,12 +6,14 @@ answer ``a`` of example ``e``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from posttrain.errors import NonFiniteError
 from posttrain.model.packing import TrainSequence
 from posttrain.orchestration.fixed_data.dataset import Example
 
@@ -64,6 +66,16 @@ class FixedBatch:
 def _sequence(group: int, example: Example, index: int, answer: int) -> TrainSequence:
     rendered = example.answers[answer]
     return TrainSequence(index, rendered.token_ids, rendered.target_mask, rendered.prefix, str(group))
+
+
+def placed(error: NonFiniteError, batch: FixedBatch) -> NonFiniteError:
+    """The same error with the place in the file of the row it names, where it names one."""
+    named = re.search(r"\brow (\d+)", str(error))
+    if named is None:
+        return error
+    example, answer = divmod(int(named[1]), batch.answers)
+    side = ("chosen answer", "rejected answer")[answer] if batch.answers == 2 else "answer"
+    return NonFiniteError(f"{error} ({batch.examples[example].record.place}, its {side})")
 
 
 def mismatched_units(examples: Sequence[Example]) -> tuple[list[list[TrainSequence]], npt.NDArray[np.int64]]:

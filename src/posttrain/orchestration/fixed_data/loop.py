@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from posttrain.errors import NonFiniteError
 from posttrain.faultmap.finding import Finding
-from posttrain.orchestration.fixed_data.batch import Array, FixedBatch
+from posttrain.orchestration.fixed_data.batch import Array, FixedBatch, placed
 from posttrain.orchestration.fixed_data.dataset import Example, rows_of_step
 from posttrain.orchestration.fixed_data.held_out import HeldOut, write_held_out
 from posttrain.orchestration.fixed_data.methods import AnswerMethod, style_signals
@@ -81,7 +82,11 @@ class FixedLoop:
             kl = self._kl(examples, mismatched)
         with self._phase("training"):
             plan = bench.plan(batch.units)
-            result = fixed_update(bench.trainer, plan, len(batch), bench.method.begin(batch, kl), bench.method.scorer)
+            try:
+                loss = bench.method.begin(batch, kl)
+                result = fixed_update(bench.trainer, plan, len(batch), loss, bench.method.scorer)
+            except NonFiniteError as error:
+                raise placed(error, batch) from error
         self.step = step
         values = self._update_signals(result, len(batch)) | self._measured(batch, result.values, kl)
         values |= {"data/epoch": step * settings.data.rows_per_step / len(rows)}
