@@ -11,7 +11,7 @@ from posttrain.settings import settings_from_mapping
 from posttrain.settings.algorithms import ROWS, algorithm_row
 from posttrain.settings.chosen import chosen_objective
 from posttrain.settings.rules import check_settings
-from posttrain.settings.summary import bound_words
+from posttrain.settings.summary import bound_words, composed
 
 TWO_REWARDS = {"kind": "function", "path": "rows.jsonl", "reward": ["mine:a", "mine:b"], "reward_kind": "verifiable"}
 
@@ -121,3 +121,12 @@ def test_overrides_are_written_and_read_back(row: Any) -> None:
     again = settings_from_mapping(chosen.to_mapping())
     assert chosen_objective(again.policy) == row.spec
     assert bound_words(row.spec)
+
+
+def test_the_composed_objective_names_its_row_what_replaces_it_and_what_comes_of_both() -> None:
+    policy = settings("--policy.algorithm=gspo", "--policy.trust_region.clip_high=5e-4").policy
+    text = composed(policy, chosen_objective(policy))
+    assert text.startswith("policy.algorithm = gspo with trust_region.clip_high = 0.0005: ")
+    assert "clip 0.9997 to 1.0005" in text
+    assert "ratio sequence" in text
+    assert "anchor none" in text

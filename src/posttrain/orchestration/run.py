@@ -51,6 +51,7 @@ from posttrain.settings.overrides import parse_overrides
 from posttrain.settings.resolve import Resolved, describe
 from posttrain.settings.rules import check_settings
 from posttrain.settings.schema import dotted
+from posttrain.settings.summary import composed
 
 OK, STOPPED, INTERRUPTED = 0, 1, 130
 
@@ -157,7 +158,10 @@ def _say(console: Console, preparation: Preparation) -> None:
         f"{facts.architecture}, {facts.parameters / 1e6:.1f} million parameters, "
         f"{facts.trainable_parameters / 1e6:.1f} trained"
     )
-    for line in (preparation.allocator, *describe(preparation.resolved.choices), *memory_lines(preparation.memory)):
+    policy = preparation.settings.policy
+    objective = composed(policy, chosen_objective(policy))
+    choices, memory = describe(preparation.resolved.choices), memory_lines(preparation.memory)
+    for line in (objective, preparation.allocator, *choices, *memory):
         console.print(line, soft_wrap=True, markup=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from posttrain.settings.objective import ObjectiveSpec, TrustRegion
+from posttrain.settings.tree import PolicySettings
 
 
 def advantage_words(spec: ObjectiveSpec) -> str:
@@ -31,6 +32,29 @@ def bound_words(spec: ObjectiveSpec) -> str:
     if correction.off_policy_mask is not None:
         words.append(f"off-policy mask {correction.off_policy_mask:g}")
     return ", ".join(words)
+
+
+def composed(policy: PolicySettings, spec: ObjectiveSpec) -> str:
+    """The objective of a run in one line: its row, what replaces the row's values, and what comes of both."""
+    parts = {name: getattr(policy, name) for name in ObjectiveSpec.model_fields}
+    changes = [
+        f"{name}.{field} = {getattr(part, field)}"
+        for name, part in parts.items()
+        if part is not None
+        for field in type(part).model_fields
+        if field in part.model_fields_set
+    ]
+    row = f"{policy.algorithm} with {', '.join(changes)}" if changes else policy.algorithm
+    pull = f"{spec.anchor.weight:g} {spec.anchor.estimator} in the {spec.anchor.place}"
+    anchor = pull if spec.anchor.weight else "none"
+    words = (
+        f"advantage {advantage_words(spec)}",
+        f"ratio {ratio_words(spec)}",
+        bound_words(spec),
+        f"anchor {anchor}",
+        spec.aggregation.kind,
+    )
+    return f"policy.algorithm = {row}: {'; '.join(words)}"
 
 
 def _region(region: TrustRegion) -> str:
