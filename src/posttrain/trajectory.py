@@ -160,13 +160,15 @@ class TokenColumns:
 
     ``trainer_logprob`` is the trainer's log-prob under the policy before the first update on the batch,
     ``loss_mask`` is true where the token is trained, ``advantage`` is what multiplied it. Log-probs are
-    NaN where a token is not scored (prompt and environment tokens).
+    NaN where a token is not scored (prompt and environment tokens), and so is ``value``: the return that a critic
+    expected before the token.
     """
 
     trainer_logprob: FloatArray | None = None
     reference_logprob: FloatArray | None = None
     advantage: FloatArray | None = None
     loss_mask: BoolArray | None = None
+    value: FloatArray | None = None
 
 
 @dataclass(slots=True)
@@ -287,7 +289,7 @@ class Trajectory:
     def set_columns(self, columns: TokenColumns) -> None:
         """Attach per-token training data. Raises RecordError if a column is not of length T."""
         length = len(self)
-        for name in ("trainer_logprob", "reference_logprob", "advantage", "loss_mask"):
+        for name in ("trainer_logprob", "reference_logprob", "advantage", "loss_mask", "value"):
             column = getattr(columns, name)
             if column is not None and column.shape != (length,):
                 raise RecordError(f"{self.trajectory_id}: column {name} has shape {column.shape}, expected ({length},)")

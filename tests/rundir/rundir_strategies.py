@@ -100,6 +100,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
             reference_logprob=column(np.float32, float32),
             advantage=column(np.float32, float32),
             loss_mask=column(np.bool_, None),
+            value=column(np.float32, float32),
         )
     )
     return result

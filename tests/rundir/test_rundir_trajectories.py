@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from rundir_strategies import trajectories
 
 from posttrain.rundir.files import DamagedFileError
-from posttrain.rundir.schema import ARROW_SCHEMA
+from posttrain.rundir.schema import ARROW_SCHEMA, LATER
 from posttrain.rundir.trajectories import read_stored, read_trajectories, write_trajectories
 from posttrain.trajectory import (
     FinishReason,
@@ -112,6 +112,16 @@ def test_other_tools_see_aligned_columns_and_nulls(tmp_path: Path) -> None:
     stored = read_stored(tmp_path / "x.parquet")
     assert [s.completion for s in stored] == ["2", "<b>"]
     assert stored[1].group_discard_reason == "no spread"
+
+
+def test_a_file_written_before_a_column_was_added_still_reads(tmp_path: Path) -> None:
+    write_trajectories(tmp_path / "x.parquet", [sample(), sample(None)])
+    table = pq.read_table(tmp_path / "x.parquet")
+    for name in LATER:
+        pq.write_table(table.drop_columns([name]), tmp_path / "old.parquet")
+        back = read_trajectories(tmp_path / "old.parquet")
+        assert_equal(back, [sample(), sample(None)])
+        assert getattr(back[0].columns, name) is None
 
 
 def test_the_schema_on_disk_is_the_documented_one(tmp_path: Path) -> None:

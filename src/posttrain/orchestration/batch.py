@@ -187,6 +187,7 @@ def write_columns(batch: Batch) -> None:
                 reference_logprob=table.reference_logprob[part] if anchored else None,
                 advantage=table.advantage[part],
                 loss_mask=table.loss_mask[part],
+                value=batch.critic.columns.value[part] if batch.critic is not None else None,
             )
         )
 

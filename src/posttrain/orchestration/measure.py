@@ -180,10 +180,13 @@ def update_signals(
         del values["policy/advantage_group_mean_max"]  # a promise of group baselines alone
         values |= critic_signals(batch.critic, critic, batch.table)
     norms = [s.grad_norm for s in result.steps]
+    if not result.frozen:  # a gradient that nobody computed is not one of size 0
+        values |= {
+            "policy/grad_norm": float(np.mean(norms)),
+            "policy/grad_clipped": float(np.mean([n > clip for n in norms])),
+            "policy/learning_rate": result.steps[-1].learning_rate,
+        }
     return values | {
-        "policy/grad_norm": float(np.mean(norms)),
-        "policy/grad_clipped": float(np.mean([n > clip for n in norms])),
-        "policy/learning_rate": result.steps[-1].learning_rate,
         "policy/updates": float(sum(norm > 0 for norm in norms)),
         "policy/trained_tokens": float(result.trained_tokens),
         "policy/overlong_filtered": float((batch.table.trained_tokens == 0).sum()),

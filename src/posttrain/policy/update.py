@@ -41,7 +41,7 @@ class UpdatePlan:
 class UpdateResult:
     """Merged statistics of all updates of the batch; ``steps`` in order; ``packed_tokens`` really computed. ``terms``
     are measured over the first update, when the policy is still the one that the data came from. ``kl_weight`` is the
-    trust region's penalty weight after the batch, if it has one."""
+    trust region's penalty weight after the batch, if it has one. ``frozen``: rows were scored and no step was meant."""
 
     statistics: ObjectiveStatistics
     steps: tuple[StepResult, ...]
@@ -50,6 +50,7 @@ class UpdateResult:
     micro_batches: int
     terms: TermStatistics
     kl_weight: float | None = None
+    frozen: bool = False
 
 
 def plan_blocks(trainer: Trainer, sequences: Sequence[TrainSequence], plan: UpdatePlan) -> list[list[Block]]:
@@ -126,7 +127,7 @@ def update_policy(
         if values is not None:
             values.end_update()
     weight = (trainer.kl_weight or spec.trust_region.kl_weight) if spec.trust_region.kind == "kl_penalty" else None
-    return UpdateResult(statistics, tuple(steps), trained, packed, count, measured, weight)
+    return UpdateResult(statistics, tuple(steps), trained, packed, count, measured, weight, frozen)
 
 
 def _adapt(trainer: Trainer, statistics: ObjectiveStatistics, spec: TrustRegion) -> None:

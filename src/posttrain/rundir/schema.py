@@ -92,8 +92,14 @@ TOKENS: tuple[Column, ...] = (
     Column("reference_logprob", _tokens(pa.float32()), "Reference policy's log-prob; null where not scored.", True),
     Column("advantage", pa.list_(pa.float32()), "What multiplied the token in the objective.", nullable=True),
     Column("loss_mask", pa.list_(pa.bool_()), "True where the token is in the loss.", nullable=True),
+    Column(
+        "value", _tokens(pa.float32()), "Return that a critic expected before the token; null where not scored.", True
+    ),
 )
 """One value a token. A nullable column is null as a whole where it was never computed."""
+
+LATER: tuple[str, ...] = ("value",)
+"""Token columns that files of earlier versions lack."""
 
 COLUMNS: tuple[Column, ...] = SCALARS + SEGMENTS + TOKENS
 

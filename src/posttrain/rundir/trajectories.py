@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from posttrain.rundir.files import DamagedFileError, replace_atomically
-from posttrain.rundir.schema import ARROW_SCHEMA, SCHEMA_VERSION
+from posttrain.rundir.schema import ARROW_SCHEMA, LATER, SCHEMA_VERSION
 from posttrain.trajectory import (
     FinishReason,
     Grade,
@@ -80,6 +80,9 @@ def read_stored(path: Path) -> list[StoredTrajectory]:
         raise DamagedFileError(path, "does not exist") from error
     except (OSError, pa.ArrowException) as error:
         raise DamagedFileError(path, f"is not a readable Parquet file ({_first_line(error)})") from error
+    for name in LATER:
+        if name not in table.column_names:
+            table = table.append_column(ARROW_SCHEMA.field(name), pa.nulls(len(table), ARROW_SCHEMA.field(name).type))
     missing = [name for name in ARROW_SCHEMA.names if name not in table.column_names]
     if missing:
         raise DamagedFileError(path, f"is not a trajectory file: column {missing[0]!r} is missing")
@@ -167,6 +170,7 @@ def _token_arrays(trajectories: Sequence[Trajectory]) -> dict[str, pa.Array]:
         "reference_logprob": [t.columns.reference_logprob for t in trajectories],
         "advantage": [t.columns.advantage for t in trajectories],
         "loss_mask": [t.columns.loss_mask for t in trajectories],
+        "value": [t.columns.value for t in trajectories],
     }
     arrays: dict[str, pa.Array] = {}
     for name, parts in columns.items():
@@ -179,6 +183,9 @@ def _token_arrays(trajectories: Sequence[Trajectory]) -> dict[str, pa.Array]:
     return arrays
 
 
+_NAN_IS_NULL = ("sampler_logprob", "trainer_logprob", "reference_logprob", "value")
+
+
 def _list_array(name: str, parts: Sequence[npt.NDArray[Any] | None]) -> pa.Array:
     """One list per row without a Python object per token; a ``None`` part is a null row."""
     kind = ARROW_SCHEMA.field(name).type
@@ -187,7 +194,7 @@ def _list_array(name: str, parts: Sequence[npt.NDArray[Any] | None]) -> pa.Array
     missing = None
     if name == "policy_version":
         missing = values < 0
-    elif name.endswith("_logprob"):
+    elif name in _NAN_IS_NULL:
         missing = np.isnan(values)
     lengths = [0 if part is None else part.shape[0] for part in parts]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -218,13 +225,14 @@ _TOKEN_DTYPES: Mapping[str, Any] = {
     "reference_logprob": np.float32,
     "advantage": np.float32,
     "loss_mask": np.bool_,
+    "value": np.float32,
     "origin": np.int8,
     "policy_version": np.int64,
 }
 
 
 def _rows_of(column: pa.ChunkedArray, name: str) -> list[npt.NDArray[Any] | None]:
-    """Split a list column into one array per row; nulls among log-probs become NaN, among versions -1."""
+    """Split a list column into one array per row; nulls among log-probs and values become NaN, among versions -1."""
     dtype = _TOKEN_DTYPES[name]
     rows: list[npt.NDArray[Any] | None] = []
     for chunk in column.chunks:
@@ -232,7 +240,7 @@ def _rows_of(column: pa.ChunkedArray, name: str) -> list[npt.NDArray[Any] | None
         if values.null_count:
             if name == "policy_version":
                 values = values.fill_null(-1)
-            elif not name.endswith("_logprob"):
+            elif name not in _NAN_IS_NULL:
                 raise ValueError(f"column {name} has a token without a value")
         flat = np.asarray(values.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
         offsets = chunk.offsets.to_numpy()
@@ -279,6 +287,7 @@ def _trajectory(row: _Row, tokens: Mapping[str, npt.NDArray[Any] | None]) -> Tra
             reference_logprob=tokens["reference_logprob"],
             advantage=tokens["advantage"],
             loss_mask=tokens["loss_mask"],
+            value=tokens["value"],
         )
     )
     return trajectory
