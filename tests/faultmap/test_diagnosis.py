@@ -122,13 +122,15 @@ def test_what_begins_later_than_the_slack_explains_nothing(root_onset: int, is_r
     assert [r.finding.detector for r in ranked] == (["root"] if is_root else ["lost", "root"])
 
 
-def test_a_chain_hangs_on_its_first_link_and_a_ring_on_its_earliest() -> None:
+def test_a_chain_hangs_on_its_first_link_and_a_ring_on_its_surest_or_earliest() -> None:
     chain = {"c": ("b",), "b": ("a",)}
     ranked = rank([finding("c", 30), finding("b", 20), finding("a", 10)], chain, slack=1)
     assert [(r.finding.detector, [c.detector for c in r.consequences]) for r in ranked] == [("a", ["b", "c"])]
     ring = {"a": ("b",), "b": ("c",), "c": ("a",)}
     ranked = rank([finding("c", 9), finding("b", 11), finding("a", 10)], ring, slack=5)
     assert [(r.finding.detector, [c.detector for c in r.consequences]) for r in ranked] == [("c", ["a", "b"])]
+    surest = rank([finding("c", 9), finding("b", 11, confidence=0.95), finding("a", 10)], ring, slack=5)
+    assert [r.finding.detector for r in surest] == ["b"]
 
 
 def test_onsets_within_the_slack_are_one_event_and_the_order_of_inspection_decides() -> None:

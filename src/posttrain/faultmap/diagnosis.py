@@ -142,7 +142,7 @@ def rank(findings: Sequence[Finding], yields_to: Mapping[str, Sequence[str]], sl
     parents = {i: _parent(i, by_onset, yields_to, slack) for i in range(len(by_onset))}
     followers: dict[int, list[Finding]] = {}
     for i, finding in enumerate(by_onset):
-        root = _root(i, parents)
+        root = _root(i, parents, by_onset)
         followers.setdefault(root, [])
         if root != i:
             followers[root].append(finding)
@@ -186,12 +186,12 @@ def _parent(
     return min(candidates, key=lambda i: (-findings[i].severity, i), default=None)
 
 
-def _root(index: int, parents: Mapping[int, int | None]) -> int:
-    """Follow the parents up. Of findings that explain each other in a ring, the first by onset is the root."""
+def _root(index: int, parents: Mapping[int, int | None], findings: Sequence[Finding]) -> int:
+    """Follow the parents up. Of findings that explain each other in a ring, the surest is the root, then the first."""
     path = [index]
     while (parent := parents[path[-1]]) is not None:
         if parent in path:
-            return min(path[path.index(parent) :])
+            return min(path[path.index(parent) :], key=lambda i: (-findings[i].confidence, i))
         path.append(parent)
     return path[-1]
 

@@ -105,3 +105,18 @@ def test_few_cut_attempts_are_nothing() -> None:
 
 def test_four_points_are_too_few_to_judge() -> None:
     assert not DETECTOR.judge(history({"rollout/truncated_share": [1.0, 0.9, 0.8, 0.6]}))
+
+
+@pytest.mark.parametrize(("longest", "cause"), [(30.0, "length_cap_too_short"), (200.0, "stop_token_missed")])
+def test_a_lowered_cap_is_told_from_a_missed_stop_token_by_the_longest_attempt(longest: float, cause: str) -> None:
+    late = np.arange(60) >= 30
+    run = history(
+        {
+            "rollout/truncated_share": np.where(late, 0.9, 0.02),
+            "rollout/length_max": np.where(late, longest, 100.0),
+            "rollout/length_mean": np.where(late, 0.95 * longest, 50.0),
+            "reward/mean": np.where(late, 0.1, 0.7),
+        }
+    )
+    (finding,) = DETECTOR.judge(run)
+    assert finding.cause == cause

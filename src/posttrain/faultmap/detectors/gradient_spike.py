@@ -125,6 +125,7 @@ DETECTOR = Detector(
     sharpened_by=("policy/advantage_abs_max", "reward/mean", "policy/updates", "schedule/staleness_mean"),
     yields_to=(
         "reward_shift",
+        "truncation",
         "anchor_strength",
         "surrogate_gain",
         "learning_rate",

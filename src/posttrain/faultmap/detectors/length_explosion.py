@@ -45,7 +45,7 @@ def judge(history: History) -> Sequence[Finding]:
     rise = smooth - base.level
     longer = (smooth > FACTOR * base.level) & (rise > RISE) & (rise > 5.0 * noise_so_far(length.values))
     p = progress(history, length.steps)
-    calm = ~(smooth > 1.2 * base.level)
+    calm = ~(smooth > 1.4 * base.level)
     paid_since = p.gained(p.now[base.index], sigmas=1.0)
     # A gain that noise hides is given the benefit of the doubt until the length is far beyond its level.
     doubtful = ((p.steady > p.start + 0.5 * p.noise) | p.saturated) & ~p.fallen() & ~(smooth > FAR * base.level)

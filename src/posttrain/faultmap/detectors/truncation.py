@@ -137,11 +137,24 @@ def _why_late(history: History, cut: Course, found: Episode, share: float) -> tu
     near = gap is not None and abs(gap.onset_step - int(cut.steps[onset])) <= 3 * _spacing(cut)
     if gap is not None and near and gap.cause in ("weights_corrupted_in_sync", "stale_weights"):
         return gap.cause, 0.6, f"sampler and trainer parted in the same steps ({gap.reason})"
+    if jump >= JUMP and (shorter := _is_shorter(history, int(cut.steps[onset]))):
+        return "length_cap_too_short", 0.75, f"the share went from {before:.0%} to {before + jump:.0%} as {shorter}"
     if jump >= JUMP:
         return "stop_token_missed", 0.75, f"the share went from {before:.0%} to {before + jump:.0%} at once"
     if share >= 0.95 and before < 0.5:
         return "length_cap_too_short", 0.5, f"the share grew from {before:.0%} as attempts became longer"
     return "length_cap_too_short", 0.55, f"the share grew from {before:.0%}"
+
+
+def _is_shorter(history: History, step: int) -> str:
+    """What says that the cap came down to the attempts: a missed stop token would make the longest ones longer."""
+    longest = history.course("rollout/length_max").finite
+    mean = history.course("rollout/length_mean").finite
+    for name, c, share in (("the longest attempt", longest, 0.95), ("the mean attempt", mean, 0.9)):
+        old, new = c.between(-1, step - 1).values[-8:], c.between(step, 2**62).values[:3]
+        if len(old) and len(new) and float(np.median(new)) < share * float(np.median(old)):
+            return f"{name} went from {np.median(old):.3g} to {np.median(new):.3g} tokens"
+    return ""
 
 
 def _severity(p: Progress, found: Episode, at: int, cause: str, *, is_contradicted: bool, is_late: bool) -> Severity:
