@@ -55,10 +55,10 @@ class Arm:
         self.bench.engine.load_weights(self.bench.trainer.export())
 
     def _batches(self) -> Iterator[tuple[Batch, float, float]]:
-        """Batches with the seconds of sampling, and of scoring values."""
+        """Batches with the processor seconds of sampling, and of scoring values: other work on the machine does not count."""
         bench, rollout, cursor = self.bench, self.bench.settings.rollout, self.sampler.start()
         while True:
-            started = time.perf_counter()
+            started = time.process_time()
             draws, cursor = self.sampler.draw(rollout.prompts_per_step, cursor)
             ids = [group_id_of(d.task.task_id, d.epoch, d.draw) for d in draws]
             members = [
@@ -68,9 +68,9 @@ class Arm:
             ]
             groups = sample(bench.engine, bench.turns, members, 0)
             grade(bench.environments, bench.turns, [t for group in groups for t in group])
-            sampled = time.perf_counter()
+            sampled = time.process_time()
             batch = build_batch(bench, groups)
-            yield batch, sampled - started, time.perf_counter() - sampled
+            yield batch, sampled - started, time.process_time() - sampled
 
     def step(self, *, frozen: bool) -> dict[str, Any]:
         """One step of PPO, or of its critic alone."""
@@ -78,17 +78,17 @@ class Arm:
         assert critic is not None
         batch, sampling, scoring = next(self.batches)
         assert batch.critic is not None
-        started = time.perf_counter()
+        started = time.process_time()
         policy = 0.0
         if not frozen:
             update_policy(bench.trainer, batch.table, batch.sequences, bench.spec, bench.plan)
-            policy = time.perf_counter() - started
+            policy = time.process_time() - started
             bench.engine.load_weights(bench.trainer.export())
-        started = time.perf_counter()
+        started = time.process_time()
         update = critic.train(
             plan_blocks(bench.trainer, batch.sequences, bench.plan), batch.table, batch.critic.columns
         )
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         signals = critic_signals(batch.critic, update, batch.table)
         return {
             "reward": float(batch.rewards.mean()),

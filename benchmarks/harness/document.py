@@ -15,6 +15,7 @@ ORDER = (
     "training",
     "step",
     "groups",
+    "baselines",
     "head",
     "doctor",
     "injection",
