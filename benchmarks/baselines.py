@@ -55,7 +55,7 @@ class Arm:
         self.bench.engine.load_weights(self.bench.trainer.export())
 
     def _batches(self) -> Iterator[tuple[Batch, float, float]]:
-        """Batches with the processor seconds of sampling, and of scoring values: other work on the machine does not count."""
+        """Batches with the processor seconds of sampling, and of scoring values."""
         bench, rollout, cursor = self.bench, self.bench.settings.rollout, self.sampler.start()
         while True:
             started = time.process_time()
@@ -252,8 +252,8 @@ def _costs(toys: list[dict[str, Any]], real: dict[str, Any]) -> Table:
         "model",
         "critic's memory",
         "of the other copies",
-        "critic over policy update (time)",
-        "of a step's time",
+        "critic over policy update (processor time)",
+        "of a step's processor time",
     )
     keys = ("sampling", "scoring", "policy", "critic")
     tiny = {k: [f["seconds"][k] for f in toys] for k in keys}
