@@ -149,7 +149,7 @@ def test_each_pair_loss_is_its_papers_formula(name):
         scores.reference_chosen,
         scores.reference_rejected,
     )
-    expected = [formula(name, *(float(column[i]) for column in columns)) for i in range(7)]
+    expected = [formula(name, *(float(column.detach()[i]) for column in columns)) for i in range(7)]
     np.testing.assert_allclose(got.per_pair, expected, rtol=1e-12)
     np.testing.assert_allclose(got.loss.item(), np.mean(expected), rtol=1e-12)
 
