@@ -169,6 +169,7 @@ class TokenColumns:
     advantage: FloatArray | None = None
     loss_mask: BoolArray | None = None
     value: FloatArray | None = None
+    teacher_logprob: FloatArray | None = None
 
 
 @dataclass(slots=True)
@@ -289,7 +290,7 @@ class Trajectory:
     def set_columns(self, columns: TokenColumns) -> None:
         """Attach per-token training data. Raises RecordError if a column is not of length T."""
         length = len(self)
-        for name in ("trainer_logprob", "reference_logprob", "advantage", "loss_mask", "value"):
+        for name in ("trainer_logprob", "reference_logprob", "advantage", "loss_mask", "value", "teacher_logprob"):
             column = getattr(columns, name)
             if column is not None and column.shape != (length,):
                 raise RecordError(f"{self.trajectory_id}: column {name} has shape {column.shape}, expected ({length},)")

@@ -86,6 +86,12 @@ def test_the_divergence_falls_and_the_students_reward_rises(
     assert before < 0.05
     assert after > 0.6
     gap = course(student, "distillation/gap")
+    last = [stored.trajectory.columns for stored in student.trajectories(steps)]
+    written = np.concatenate([c.teacher_logprob[c.loss_mask] for c in last])
+    sampled = np.concatenate(
+        [s.trajectory.sampler_logprobs[s.trajectory.model_mask] for s in student.trajectories(steps)]
+    )
+    assert (sampled - written).mean() == pytest.approx(gap[-1], abs=1e-4)
     assert gap[:5].mean() > 4.0
     assert gap[-5:].mean() < 0.25 * gap[:5].mean()
     overlap = course(student, "distillation/top_token_overlap")

@@ -101,6 +101,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
             advantage=column(np.float32, float32),
             loss_mask=column(np.bool_, None),
             value=column(np.float32, float32),
+            teacher_logprob=column(np.float32, float32),
         )
     )
     return result

@@ -260,7 +260,7 @@ def test_a_table_of_something_else_is_named(tmp_path: Path) -> None:
 def test_unknown_further_columns_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     write_trajectories(path, [sample()])
-    pq.write_table(pq.read_table(path).append_column("teacher_logprob", pa.array([[1.0]])), path)
+    pq.write_table(pq.read_table(path).append_column("another_logprob", pa.array([[1.0]])), path)
     assert_equal(read_trajectories(path), [sample()])
 
 

@@ -188,6 +188,7 @@ def write_columns(batch: Batch) -> None:
                 advantage=table.advantage[part],
                 loss_mask=table.loss_mask[part],
                 value=batch.critic.columns.value[part] if batch.critic is not None else None,
+                teacher_logprob=table.teacher_logprob[part] if batch.teacher is not None else None,
             )
         )
 

@@ -95,10 +95,11 @@ TOKENS: tuple[Column, ...] = (
     Column(
         "value", _tokens(pa.float32()), "Return that a critic expected before the token; null where not scored.", True
     ),
+    Column("teacher_logprob", _tokens(pa.float32()), "Teacher's log-prob; null where not scored.", True),
 )
 """One value a token. A nullable column is null as a whole where it was never computed."""
 
-LATER: tuple[str, ...] = ("value",)
+LATER: tuple[str, ...] = ("value", "teacher_logprob")
 """Token columns that files of earlier versions lack."""
 
 COLUMNS: tuple[Column, ...] = SCALARS + SEGMENTS + TOKENS

@@ -171,6 +171,7 @@ def _token_arrays(trajectories: Sequence[Trajectory]) -> dict[str, pa.Array]:
         "advantage": [t.columns.advantage for t in trajectories],
         "loss_mask": [t.columns.loss_mask for t in trajectories],
         "value": [t.columns.value for t in trajectories],
+        "teacher_logprob": [t.columns.teacher_logprob for t in trajectories],
     }
     arrays: dict[str, pa.Array] = {}
     for name, parts in columns.items():
@@ -183,7 +184,7 @@ def _token_arrays(trajectories: Sequence[Trajectory]) -> dict[str, pa.Array]:
     return arrays
 
 
-_NAN_IS_NULL = ("sampler_logprob", "trainer_logprob", "reference_logprob", "value")
+_NAN_IS_NULL = ("sampler_logprob", "trainer_logprob", "reference_logprob", "value", "teacher_logprob")
 
 
 def _list_array(name: str, parts: Sequence[npt.NDArray[Any] | None]) -> pa.Array:
@@ -226,6 +227,7 @@ _TOKEN_DTYPES: Mapping[str, Any] = {
     "advantage": np.float32,
     "loss_mask": np.bool_,
     "value": np.float32,
+    "teacher_logprob": np.float32,
     "origin": np.int8,
     "policy_version": np.int64,
 }
@@ -288,6 +290,7 @@ def _trajectory(row: _Row, tokens: Mapping[str, npt.NDArray[Any] | None]) -> Tra
             advantage=tokens["advantage"],
             loss_mask=tokens["loss_mask"],
             value=tokens["value"],
+            teacher_logprob=tokens["teacher_logprob"],
         )
     )
     return trajectory
