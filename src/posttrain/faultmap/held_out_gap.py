@@ -16,6 +16,8 @@ FOLLOWS = 0.25
 """A held-out score that gains less than this share of what the reward gained does not follow."""
 SIGMAS = 2.5
 FALL_SIGMAS = 3.5
+MANY = 8
+"""So many evaluations show their own noise."""
 UNKNOWN_ERROR = 0.06
 """Standard error taken for a held-out score without an interval: a share of 64 samples at one half."""
 
@@ -121,6 +123,8 @@ def _error(history: History, score: Course, span: float) -> float:
         if len(width):
             return max(float(np.median(width)) / 3.92, 0.005)
     default = UNKNOWN_ERROR * _unit(score, span)
+    if len(score) >= MANY:
+        return max(noise(score.values), 0.5 * default)
     return max(noise(score.values), default) if len(score) >= 5 else default
 
 

@@ -229,6 +229,25 @@ CAUSES: tuple[Cause, ...] = (
         ),
     ),
     Cause(
+        "critic_diverges",
+        Layer.POLICY,
+        "The value model does not follow the returns",
+        "Its learning rate is too high or too low, its loss is clipped away, or returns changed their scale. Values "
+        "worse than a constant make advantages noisier than no critic would, and the policy follows that noise.",
+        "Compare values and returns of a saved batch: their correlation is near 0 or negative. With the returns' mean "
+        "in place of the values the gradient norm of the policy must fall.",
+        "Lower the critic's learning rate or give it more updates, train it alone first, normalise returns; or use a "
+        "group baseline, which needs no critic.",
+        remedies(
+            posttrain="Use a group baseline: `policy.algorithm`.",
+            trl="Use `GRPOTrainer` or `RLOOTrainer`; in PPO `vf_coef`, `cliprange_value`.",
+            verl="`critic.optim.lr`, `critic.cliprange_value`, `trainer.critic_warmup`; or "
+            "`algorithm.adv_estimator=grpo`.",
+            prime_rl="It has no critic.",
+            openrlhf="`--critic.adam.lr`, `--actor.freezing_steps`; or `--algo.advantage.estimator group_norm`.",
+        ),
+    ),
+    Cause(
         "expected_by_construction",
         Layer.POLICY,
         "Expected by construction",

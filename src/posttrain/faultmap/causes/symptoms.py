@@ -298,6 +298,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
         ("policy/loss", "policy/grad_norm", "reward/group_std_mean", "reward/mean"),
     ),
     Symptom(
+        "critic_worse",
+        Layer.POLICY,
+        "The value model gets worse",
+        "Explained variance falls below 0, or the value loss grows to a multiple of its level.",
+        ("task_mix_changed", "learning_rate_too_high", "critic_diverges"),
+        ("policy/critic_explained_variance", "policy/critic_loss", "policy/critic_grad_norm", "reward/mean"),
+    ),
+    Symptom(
         "loss_gain",
         Layer.POLICY,
         "The loss is below 0 at every step",

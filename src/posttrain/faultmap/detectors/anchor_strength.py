@@ -23,6 +23,7 @@ STRONG = 0.02
 VERY_STRONG = 0.2
 SETTLED = 20
 HOLD = 3
+STEADY = 6.0
 SOLVED = 0.9
 HELD = 0.05
 INERT_TERM = 0.02
@@ -77,6 +78,10 @@ def _outweighs(history: History, kl: Course) -> Sequence[Finding]:
         return ()
     start = first_run(terms.weight >= VERY_STRONG, HOLD)
     if start is None:
+        return ()
+    known = terms.weight[start:][terms.weight[start:] > 0]
+    # A weight is one number: where loss over divergence wanders, the loss is something else.
+    if float(np.quantile(known, 0.9)) > STEADY * float(np.quantile(known, 0.1)):
         return ()
     first = max(0, start - WINDOW + 1)
     loud = np.flatnonzero(terms.loss[first : start + 1] >= 0.5 * np.max(terms.loss[first : start + 1]))

@@ -17,6 +17,7 @@ from posttrain.faultmap.paid_length import paid_length
 from posttrain.faultmap.patterns import noise, rolling_mean, rolling_median
 from posttrain.faultmap.patterns_reward import compact, held_out, newest_step, part_names, reward_course, reward_scale
 from posttrain.faultmap.patterns_samples import Mark, marks
+from posttrain.faultmap.shift import NEAR, Text, find_shift
 from posttrain.faultmap.weighing import Scene, scene_of, supported, unknown, weigh
 from posttrain.faultmap.weighing_update import causes_of
 
@@ -93,9 +94,18 @@ def _held_out(history: History, reward: Course) -> Finding | None:
     """A held-out score that falls or does not follow."""
     for score in held_out(history):
         gap = held_out_gap(history, reward, compact(score))
-        if gap is not None:
+        if gap is not None and (gap.falls or not _has_other_tasks(history, gap.onset)):
             return _gap_found(history, reward, gap)
     return None
+
+
+def _has_other_tasks(history: History, onset: int) -> bool:
+    """At that moment tasks came whose text is another and which are solved as whole groups: the score is of others."""
+    shift = find_shift(history)
+    if shift is None or shift.text is not Text.CHANGED or not (shift.rose and shift.silenced > 0):
+        return False
+    steps = history.steps
+    return abs(int(np.searchsorted(steps, shift.step)) - int(np.searchsorted(steps, onset))) <= NEAR
 
 
 def _gap_found(history: History, reward: Course, gap: HeldOutGap) -> Finding:

@@ -21,7 +21,7 @@ NAME = "reward_shift"
 NEWLY_SILENT = 0.35
 """Share of groups that lost their signal at once, where the reward itself stayed."""
 NEWLY_MIXED = 0.15
-FOLLOWS = 0.5
+FOLLOWS, DOUBTLESS = 0.3, 9.0
 RATE_JUMP = 1.5
 PULLED_BACK = 0.5
 
@@ -78,13 +78,24 @@ def _read(history: History, shift: Shift) -> _Reading | None:
             "grades themselves are noise"
         )
         return _Reading("reward_lost", "grader_failing", Severity.WARN, 0.6, reason)
-    if shift.rose and silenced > 0 and _held_out_stays(history, shift):
+    if shift.rose and silenced <= 0 and _newly_mixed(shift) and _held_out_stays(history, shift):
+        reason = (
+            "texts look as before, nearly every group now holds different rewards, and the held-out score did not "
+            "follow: the reward pays for something that it did not pay for before"
+        )
+        return _Reading("reward_jump", "reward_hacked", Severity.WARN, 0.6, reason)
+    if shift.rose and silenced > 0 and _is_beyond_doubt(shift) and _held_out_stays(history, shift):
         reason = (
             "whole groups are paid for texts that look as before, and the held-out score did not follow: the grader "
             "gives them a constant"
         )
         return _Reading("reward_flat", "reward_dead", Severity.WARN, 0.6, reason)
     return None
+
+
+def _is_beyond_doubt(shift: Shift) -> bool:
+    """Fast learners rise quickly, too: both changes must stand far above their noise."""
+    return min(shift.reward.sigmas, shift.silent.sigmas if shift.silent is not None else 0.0) >= DOUBTLESS
 
 
 def _other_tasks(shift: Shift) -> _Reading | None:
@@ -127,11 +138,11 @@ def _is_pulled_back(history: History, step: int) -> bool:
 
 
 def _held_out_stays(history: History, shift: Shift) -> bool:
-    """A held-out score gained less than half of what the reward gained, in the same unit."""
+    """The first held-out score behind the moment gained less than three tenths of what the reward gained at once."""
     for score in held_out(history):
-        old, new = score.between(-1, shift.step - 1).values[-3:], score.between(shift.step, 2**62).values[:3]
+        old, new = score.between(-1, shift.step - 1).values[-2:], score.between(shift.step, 2**62).values[:1]
         if len(old) and len(new):
-            return float(new.mean() - old.mean()) < FOLLOWS * shift.reward.change
+            return float(new[0] - old.mean()) < FOLLOWS * shift.reward.change
     return False
 
 
@@ -170,9 +181,10 @@ DETECTOR = Detector(
     " by 20 points of the share of groups without a signal, at 5 standard errors, and the first four have 60 % of it."
     " Text kept, reward lower, more silent groups: a constant grade for whole groups. Lower, and silent groups differ"
     " now (10 % or fewer are silent): grades are noise, unless the divergence fell by half. Reward kept and 35 points"
-    " more silent groups: members of a group are copies. Higher, more silent groups, held-out score under half of the"
-    " gain: a constant grade. Text changed at once and did not go on changing: other tasks. Silent where the learning"
-    " rate, the gap between sampler and trainer or a value that is not finite says what happened.",
+    " more silent groups: members of a group are copies. Higher, while the next held-out score has less than 30 % of "
+    "the gain: a constant grade if more groups are silent, another thing that is paid if hardly one is. Text changed "
+    "at once and did not go on changing: other tasks. Silent where the learning rate, the gap between sampler and "
+    "trainer or a value that is not finite says what happened.",
     needs=(("reward/mean", "reward/success"), ("reward/zero_variance_groups", "reward/all_fail_groups")),
     judge=judge,
     sharpened_by=("policy/entropy", "rollout/length_mean", "policy/anchor_kl", "evaluation/{environment}/reward_mean"),
