@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import atexit, os, signal, sys, threading, time
-import posttrain.settings
+import posttrain.settings.stages
 from posttrain.cli import main as cli
 
 def press():
@@ -23,7 +23,7 @@ class Holder:
 def loading(*arguments):
     {loading}
 
-posttrain.settings.load_settings = loading
+posttrain.settings.stages.is_stages_file = loading
 {before}
 cli.main(["train", "x.toml"])
 """
