@@ -125,3 +125,21 @@ def test_the_table_fits_80_columns_and_adds_up() -> None:
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(InputError, match=r"model\.compute_dtype = 'float8'"):
         account(ModelCopies(1, 1, "float32", "float8", reference=False, engine_copy=True, kv_bytes=0))
+
+
+def test_an_average_costs_a_float32_copy_beside_a_narrower_reference() -> None:
+    for dtype, expected in (("bfloat16", 4000), ("float32", None)):
+        copies = ModelCopies(
+            1000,
+            1000,
+            "float32",
+            dtype,
+            reference=True,
+            engine_copy=True,
+            kv_bytes=0,
+            teacher_parameters=30,
+            average=True,
+        )
+        items = {item.name: item.bytes for item in account(copies)}
+        assert items.get("reference average") == expected
+        assert items["teacher weights"] == 30 * (2 if dtype == "bfloat16" else 4)

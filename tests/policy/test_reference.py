@@ -224,3 +224,13 @@ def test_its_whole_distributions_are_those_it_scores_with(lora: bool) -> None:
     np.testing.assert_allclose(table.reference_logprob[table.at(packed)], chosen.detach().numpy(), atol=1e-5)
     zero = token_divergences(HeadInput(given.hidden, given.weight), given, Divergence(1.0))
     assert float(zero.detach().abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "copies"), [(torch.float32, 0), (torch.bfloat16, 1)])
+def test_a_float32_reference_is_its_own_average(dtype: torch.dtype, copies: int) -> None:
+    trainer = make_trainer(make_model(dtype=dtype))
+    reference = reference_of(trainer, reference="ema", ema_rate=0.5, ema_every=1)
+    reference.follow(1, trainer.masters.tensors)
+    own = {p.data_ptr() for p in reference._model.parameters()}
+    assert all((t.data_ptr() not in own) == bool(copies) for t in reference._moved.values())
+    assert all(t.dtype == torch.float32 for t in reference._moved.values())

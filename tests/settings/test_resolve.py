@@ -80,6 +80,9 @@ def test_memory_of_model_copies() -> None:
     assert resident_bytes(settings(), CPU_PLAN, SMOLLM) == count * (2 + 4 + 4 + 8 + 2)
     assert resident_bytes(settings(), MachinePlan("cpu", 2, "float32"), SMOLLM) == count * 20
     assert resident_bytes(settings("--policy.anchor.weight=0.1"), CPU_PLAN, SMOLLM) == count * (2 + 4 + 4 + 8 + 2 + 2)
+    averaged = settings("--policy.anchor.weight=0.1", "--policy.anchor.reference=ema")
+    assert resident_bytes(averaged, CPU_PLAN, SMOLLM) == count * (2 + 4 + 4 + 8 + 2 + 2 + 4)
+    assert resident_bytes(averaged, MachinePlan("cpu", 2, "float32"), SMOLLM) == count * 24
     lora = settings("--model.lora.rank=8", "--policy.anchor.weight=0.1")
     assert resident_bytes(lora, CPU_PLAN, SMOLLM, 1000) == count * (2 + 2) + 1000 * 16
     ppo = settings("--policy.algorithm=ppo")

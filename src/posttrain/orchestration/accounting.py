@@ -23,7 +23,7 @@ class ModelCopies:
     layout its matrix products want (0 if it does not). ``engine_copy`` false: sampler and trainer share
     their weights. ``kv_bytes`` is the engine's limit for keys and values. ``teacher_parameters`` is 0 without a
     teacher and where the policy is its own. ``critic``: one of its own is trained, without the ``unused_head``
-    parameters of an untied output layer.
+    parameters of an untied output layer. ``average``: the reference is a moving average.
     """
 
     parameters: int
@@ -37,6 +37,7 @@ class ModelCopies:
     teacher_parameters: int = 0
     critic: bool = False
     unused_head: int = 0
+    average: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,10 @@ def account(copies: ModelCopies) -> tuple[MemoryItem, ...]:
         )
     else:
         items.append(MemoryItem("reference weights", 0, "", "not needed: no anchor"))
+    if copies.average and compute != 4:
+        items.append(
+            MemoryItem("reference average", copies.parameters * 4, "", "float32, what the policy is mixed into")
+        )
     if copies.teacher_parameters:
         note = f"{copies.compute_dtype}, frozen"
         items.append(MemoryItem("teacher weights", copies.teacher_parameters * compute, "", note))

@@ -36,6 +36,7 @@ from posttrain.settings.chosen import (
     anchor_weights,
     chosen_objective,
     has_own_critic,
+    holds_average,
     holds_reference,
     needs_reference,
 )
@@ -166,6 +167,7 @@ def _memory(resolved: Resolved, facts: ModelFacts, teacher: ModelFacts | None) -
             master_dtype=settings.model.master_dtype,
             compute_dtype=resolved.machine.compute_dtype,
             reference=holds_reference(settings),
+            average=holds_average(settings),
             critic=has_own_critic(settings),
             unused_head=0 if facts.tied else facts.vocabulary * facts.hidden,
             teacher_parameters=teacher.parameters if teacher else 0,

@@ -145,7 +145,8 @@ class Reference:
         rate, own = self._spec.ema_rate, self._own()
         for name, parameter in own.items():
             if name not in self._moved:
-                self._moved[name] = parameter.detach().float().clone()
+                # A float32 reference holds its own average; one of a narrower type needs it beside.
+                self._moved[name] = parameter.detach().float()
             self._moved[name].lerp_(masters[name].detach().float(), rate)
         _fill(own, self._moved)
 

@@ -93,6 +93,11 @@ def needs_reference(settings: Settings) -> bool:
     return any(weight > 0 for weight in anchor_weights(settings).values())
 
 
+def holds_average(settings: Settings) -> bool:
+    """True if the reference is a moving average, which is float32 beside a reference of a narrower type."""
+    return needs_reference(settings) and chosen_objective(settings.policy).anchor.reference == "ema"
+
+
 def holds_reference(settings: Settings) -> bool:
     """True if the reference's weights are held beside the policy's. Under LoRA the initial ones are the policy's own,
     without its adapters."""

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from posttrain.errors import InputError
-from posttrain.settings.chosen import has_own_critic, holds_reference
+from posttrain.settings.chosen import has_own_critic, holds_average, holds_reference
 from posttrain.settings.facts import ELEMENT_BYTES, MachineFacts, ModelSizes, feed_forward_width, kv_bytes_per_token
 from posttrain.settings.field import NonNegative, Positive
 from posttrain.settings.fixed import FixedSettings
@@ -223,7 +223,8 @@ def resident_bytes(
     critic = 0
     if has_own_critic(settings):
         critic = model.parameters * compute + trained * 4 * (3 + (compute != 4))
-    return model.parameters * compute * copies + trained * master * (3 + (master != compute)) + critic
+    average = model.parameters * 4 if holds_average(settings) and compute != 4 else 0
+    return model.parameters * compute * copies + trained * master * (3 + (master != compute)) + critic + average
 
 
 def sampling_bytes(plan: MachinePlan, model: ModelSizes) -> int:
