@@ -80,7 +80,7 @@ def _compare_teacher(bench: Workbench, console: Console) -> None:
     """Refuse a teacher that is worse than its student. Raises InputError; nothing is written yet."""
     try:
         for line in compare_teacher(bench):
-            console.print(line, markup=False)
+            console.print(line, soft_wrap=True, markup=False)
     except BaseException:
         bench.close()
         raise
