@@ -90,6 +90,23 @@ CAUSES: tuple[Cause, ...] = (
         benign=True,
     ),
     Cause(
+        "tasks_exhausted",
+        Layer.REWARD,
+        "These tasks teach the policy nothing more",
+        "What it can learn from this set in this setup is learnt: the rest is too hard for it, or too rarely solved to "
+        "be found. Groups still differ by chance, the gradient is alive, and the mean reward stands still.",
+        "Success by task over the last epochs: some are always solved, the rest hardly ever, and few move. A harder or "
+        "fresh set must bring movement, or a larger group must find solutions to what is never solved.",
+        "Bring tasks of middle difficulty, filter those that are settled, enlarge the group, or stop here.",
+        remedies(
+            posttrain="Change the environment's tasks, or `rollout.group_size` and `policy.group_filter.rule`.",
+            trl="Change the dataset; a larger `num_generations`.",
+            verl="`data.train_files`; a larger `actor_rollout_ref.rollout.n`; filter groups.",
+            prime_rl="Change the environment's tasks; a larger group; online difficulty filtering.",
+            openrlhf="`--data.prompt_dataset`; a larger `--rollout.n_samples_per_prompt`; dynamic filtering.",
+        ),
+    ),
+    Cause(
         "reward_parts_cancel",
         Layer.REWARD,
         "Parts of the reward cancel inside a group",

@@ -90,6 +90,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
         ("reward/mean", "policy/approx_kl", "policy/anchor_kl", "policy/learning_rate", "policy/grad_norm"),
     ),
     Symptom(
+        "plateau",
+        Layer.REWARD,
+        "Learning has ended early",
+        "The reward rose and has stood since, well below what is possible, for most of the run.",
+        ("tasks_exhausted", "learning_rate_too_low", "no_exploration", "anchor_too_strong", "stale_weights"),
+        ("reward/mean", "reward/zero_variance_groups", "policy/learning_rate", "policy/entropy", "policy/grad_norm"),
+    ),
+    Symptom(
         "constant_policy",
         Layer.POLICY,
         "The policy gives one constant answer",

@@ -13,21 +13,21 @@ from posttrain.faultmap.loss_terms import WINDOW, LossTerms, loss_terms
 from posttrain.faultmap.patterns import first_run
 from posttrain.faultmap.patterns_events import first_of
 from posttrain.faultmap.weighing import scene_of, supported
-from posttrain.faultmap.weighing_update import causes_of
+from posttrain.faultmap.weighing_update import causes_of, updates_per_batch
 
 NAME = "surrogate_gain"
 LARGE, NEW = 0.05, 0.008
 """Of advantages of about 1: so much at any time, or so much where it is several times what it was."""
 TIMES = 4.0
-HOLD = 6
+HOLD, FEW = 6, 2.0
 RATE_JUMP = 1.5
 ENTROPY_ROSE, LENGTH_ROSE = 1.06, 1.15
 
 
 def judge(history: History) -> Sequence[Finding]:
     """A surrogate loss that is below 0 at nearly every point, by much or by far more than before."""
-    terms = loss_terms(history)
-    if terms is None:
+    terms, updates = loss_terms(history), updates_per_batch(history)
+    if terms is None or (updates is not None and updates <= FEW):
         return ()
     found = _onset(terms)
     if found is None or _is_explained(history, int(terms.steps[found])):
