@@ -30,7 +30,8 @@ QUICK = ("clean.parity-dapo", "grader_rejects_all.third.3", "sampler_temperature
 def main() -> None:
     """Make the logs that are missing, ask every tool about each, and count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=CACHE / INDEPENDENT, help="the independent runs; made if missing")
+    parser.add_argument("--split", choices=("tuning", "scored"), default="scored", help="which independent runs")
+    parser.add_argument("--runs", type=Path, help="their folder (default: under .cache); made if missing")
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
     parser.add_argument("--logs", nargs="+", choices=("trl", "verl"), default=["trl"], help="formats of the same runs")
     parser.add_argument("--peers-python", help="default: .venv-peers/bin/python (scripts/diagnosis_peers.sh)")
@@ -38,10 +39,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file (default: results/diagnosis.json, with --quick none)")
     options = parser.parse_args()
     if options.quick:
-        options.tools, options.runs = ["posttrain"], CACHE / "quick"
+        options.tools, options.runs, options.split = ["posttrain"], CACHE / "quick", "tuning"
     elif options.out is None:
         options.out = RESULTS / "diagnosis.json"
-    make_runs(options.runs, QUICK if options.quick else ())
+    options.runs = options.runs or CACHE / (INDEPENDENT if options.split == "tuning" else options.split)
+    make_runs(options.runs, options.split, QUICK if options.quick else ())
     python = rival_python(options, options.peers_python, ".venv-peers", "scripts/diagnosis_peers.sh")
     versions = {"posttrain": versions_here()}
     if python:
@@ -60,16 +62,19 @@ def main() -> None:
     report(options, versions, verdicts).finish(options.out)
 
 
-def make_runs(directory: Path, only: Sequence[str]) -> None:
-    """The independent runs that are not there yet, on all cores."""
+def make_runs(directory: Path, split: str, only: Sequence[str]) -> None:
+    """The independent runs that are not there yet, on all cores; what is due of scored ones is decided by rule."""
     cores = len(os.sched_getaffinity(0))
-    command = [sys.executable, "-m", "tests.injection.independent.run", "--out", str(directory)]
+    command = [sys.executable, "-m", "tests.injection.independent.run", "--out", str(directory), "--split", split]
     command += ["--only", *only] if only else []
     environment = {**offline_environment(1), "PYTHONPATH": str(ROOT)}
     parts = [subprocess.Popen([*command, "--share", f"{i}/{cores}"], cwd=ROOT, env=environment) for i in range(cores)]
     failed = [part for part in parts if part.wait()]
     if failed:
         raise SystemExit(f"{' '.join(command)} failed")
+    if split == "scored":
+        decide = [sys.executable, "-m", "tests.injection.independent.expect", str(directory)]
+        subprocess.run(decide, cwd=ROOT, env=environment, check=True)
 
 
 def ask_all(asks: Mapping[str, Ask], truths: Sequence[Truth], formats: Sequence[str]) -> list[Verdict]:
@@ -99,7 +104,7 @@ def report(options: argparse.Namespace, versions: dict[str, dict[str, str]], ver
     """A table of each source, one of each fault, and what was missed."""
     sources = list(dict.fromkeys(v.truth.source for v in verdicts))
     runs = {source: len({v.truth.name for v in verdicts if v.truth.source == source}) for source in sources}
-    settings = {"runs": runs, "logs": options.logs, "names": "benchmarks/diagnosis_names.toml"}
+    settings = {"runs": runs, "split": options.split, "logs": options.logs, "names": "benchmarks/diagnosis_names.toml"}
     record = Record("diagnosis", (__doc__ or "").strip(), settings, versions)
     for source in sources:
         rows = [
