@@ -12,8 +12,10 @@ from processes import command_line
 from toy_task import toy_settings
 
 from posttrain.rundir.reading import load_run
+from posttrain.rundir.trajectories import read_stored
 from posttrain.settings.algorithms import ROWS
 from posttrain.settings.objective import Need
+from posttrain.trajectory import Role
 
 IN_EVERY_RUN = ("remax", "gspo", "pass_at_k", "reinforce_pp")
 TAUGHT = {"on_policy_distillation", "gkd"}
@@ -69,3 +71,31 @@ def test_with_flipped_advantages_it_does_not_rise(tmp_path: Path, algorithm: str
     start, end = rewards[:5], rewards[-5:]
     error = float(np.sqrt(start.var(ddof=1) / 5 + end.var(ddof=1) / 5))
     assert end.mean() - start.mean() <= 3 * error
+
+
+def test_a_greedy_baseline_is_stored_apart_from_its_group(tmp_path: Path) -> None:
+    settings = toy_settings(
+        tmp_path,
+        run={"steps": 2},
+        policy={"algorithm": "remax"},
+        rollout={"prompts_per_step": 3, "group_size": 4},
+        evaluation={"at_start": False, "at_end": False},
+    )
+    config = write_toml(tmp_path / "toy.toml", settings)
+    ended = command_line(["train", config, "--run", tmp_path / "run"], tmp_path / "log", timeout_s=300)
+    assert ended.code == 0, ended.err
+    run = load_run(tmp_path / "run")
+    for step, path in run.trajectory_files.items():
+        everything = [s.trajectory for s in read_stored(path)]
+        greedy = [t for t in everything if t.role is Role.BASELINE]
+        assert len(everything) == 3 * (4 + 1)
+        assert len(greedy) == len({t.group_id for t in greedy}) == 3
+        assert all(t.sampling.temperature == 0.0 for t in greedy)
+        assert all(t.columns.advantage is None for t in greedy), "nobody trains on what the others are compared with"
+        members = [s.trajectory for s in run.trajectories(step)]
+        assert {t.trajectory_id for t in members} == {t.trajectory_id for t in everything if t.role is Role.TRAIN}
+        baseline = {t.group_id: t.reward for t in greedy}
+        for member in members:
+            assert member.columns.advantage is not None
+            trained = member.columns.advantage[member.model_mask]
+            np.testing.assert_allclose(trained, member.reward - baseline[member.group_id], atol=1e-6)

@@ -21,7 +21,7 @@ from posttrain.model.attention import ATTENTION_NAME, register_attention
 from posttrain.model.forward import base_model, forward_hidden, prepare_model, to_device
 from posttrain.model.load import load_tokenizer
 from posttrain.model.lora import merged_state
-from posttrain.model.packing import Block
+from posttrain.model.packing import Block, last_tokens
 from posttrain.model.quiet import quiet_transformers
 
 if TYPE_CHECKING:
@@ -53,20 +53,11 @@ def block_rewards(model: nn.Module, blocks: list[Block]) -> tuple[npt.NDArray[np
     head: nn.Linear = getattr(module, HEAD)
     batch = to_device(blocks, head.weight.device)
     hidden = forward_hidden(model, batch.token_ids, batch.position_ids, batch.layout)
-    rows: list[int] = []
-    ends: list[int] = []
-    base = 0
-    for block in blocks:
-        end = base + len(block.prefix)
-        for sequence, length in zip(block.sequences, block.branch_lengths, strict=True):
-            end += length
-            rows.append(sequence.index)
-            ends.append(end - 1)
-        base += len(block)
+    rows, ends = last_tokens(batch.packed)
     order = np.argsort(rows)
-    last = torch.from_numpy(np.array(ends, np.int64)[order]).to(hidden.device)
+    last = torch.from_numpy(ends[order]).to(hidden.device)
     rewards = head(hidden.index_select(0, last).float()).squeeze(1)
-    return np.array(rows, np.int64)[order], rewards.double()
+    return rows[order], rewards.double()
 
 
 def save_reward_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:

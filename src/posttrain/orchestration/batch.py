@@ -138,6 +138,7 @@ def _attempts(
     successes: npt.NDArray[np.bool_],
 ) -> Attempts:
     greedy = {g.group_id: np.nan if g.baseline is None else g.baseline.reward for g in groups}
+    # Only one environment is allowed where its reward functions are told apart.
     weights = next(iter(bench.environments.values())).part_weights
     parts = [[_part(t, name) for name in weights] for t in rows]
     return Attempts(

@@ -13,10 +13,10 @@ from posttrain.model.packing import TrainSequence, build_blocks, plan_micro_batc
 from posttrain.model.reward_head import block_rewards, load_reward_model
 from posttrain.orchestration.fixed_data.records import Record, UnusableRowError
 from posttrain.orchestration.fixed_data.render import Renderer
+from posttrain.orchestration.loading import PAIRS_PER_TOKEN
 from posttrain.trajectory import Message
 
 _MOST_TOKENS = 8192
-_PAIRS_PER_TOKEN = 1024
 
 
 class RewardScorer:
@@ -46,7 +46,7 @@ class RewardScorer:
                 continue
             key = rendered.token_ids[: rendered.prefix].tobytes().hex()
             sequences.append(TrainSequence(index, rendered.token_ids, rendered.target_mask, rendered.prefix, key))
-        plan = plan_micro_batches(build_blocks(sequences, self._cost), _MOST_TOKENS, _MOST_TOKENS * _PAIRS_PER_TOKEN)
+        plan = plan_micro_batches(build_blocks(sequences, self._cost), _MOST_TOKENS, _MOST_TOKENS * PAIRS_PER_TOKEN)
         for blocks in plan:
             rows, rewards = block_rewards(self._model, blocks)
             for row, reward in zip(rows.tolist(), rewards.tolist(), strict=True):

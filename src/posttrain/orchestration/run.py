@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,7 +11,18 @@ from rich.console import Console
 
 from posttrain.environment.mixture import Cursor, TaskSampler
 from posttrain.errors import InputError
-from posttrain.orchestration.accounting import memory_json, memory_lines
+from posttrain.orchestration.accounting import memory_lines
+from posttrain.orchestration.attempt import (
+    OK,
+    drop_damaged,
+    ended_early,
+    model_line,
+    open_instruments,
+    print_lines,
+    recorded_attempt,
+    run_info,
+    watched_anew,
+)
 from posttrain.orchestration.closing import closing_lines
 from posttrain.orchestration.evaluation import Summary
 from posttrain.orchestration.held_out import evaluate_policy, final_report, stored_results, summaries
@@ -26,7 +36,7 @@ from posttrain.orchestration.outputs import LastingConsole, check_writable, save
 from posttrain.orchestration.progress import Progress
 from posttrain.orchestration.teacher_comparison import compare_teacher
 from posttrain.orchestration.unedited import check_unedited
-from posttrain.orchestration.watch import Watch, check_names, sentence, stop_lines
+from posttrain.orchestration.watch import check_names
 from posttrain.orchestration.workbench import (
     Preparation,
     Workbench,
@@ -36,24 +46,19 @@ from posttrain.orchestration.workbench import (
     prepare,
 )
 from posttrain.policy.critic import CRITIC_FOLDER
-from posttrain.rundir.checkpoints import LatestGood, latest_good, list_checkpoints, remove_leftovers
+from posttrain.rundir.checkpoints import LatestGood, latest_good, list_checkpoints
 from posttrain.rundir.directory import RunDirectory
 from posttrain.rundir.engine import EngineSampler
 from posttrain.rundir.files import check_output, write_json
-from posttrain.rundir.info import ExecutionPlan, RunInfo, machine_info, package_versions
-from posttrain.rundir.metrics import MetricsWriter
-from posttrain.rundir.trackers import TrackerContext, check_trackers, open_trackers
+from posttrain.rundir.info import RunInfo
+from posttrain.rundir.trackers import check_trackers
 from posttrain.schedule.machine import Schedule
 from posttrain.schedule.state import SchedulePlan, Snapshot
-from posttrain.settings import Settings, settings_from_mapping
+from posttrain.settings import Settings
 from posttrain.settings.chosen import chosen_objective
-from posttrain.settings.overrides import parse_overrides
 from posttrain.settings.resolve import Resolved, describe
 from posttrain.settings.rules import check_settings
-from posttrain.settings.schema import dotted
 from posttrain.settings.summary import composed
-
-OK, STOPPED, INTERRUPTED = 0, 1, 130
 
 
 def train(settings: Settings, path: Path) -> int:
@@ -79,8 +84,7 @@ def train(settings: Settings, path: Path) -> int:
 def _compare_teacher(bench: Workbench, console: Console) -> None:
     """Refuse a teacher that is worse than its student. Raises InputError; nothing is written yet."""
     try:
-        for line in compare_teacher(bench):
-            console.print(line, soft_wrap=True, markup=False)
+        print_lines(console, compare_teacher(bench))
     except BaseException:
         bench.close()
         raise
@@ -93,7 +97,8 @@ def resume(path: Path, overrides: Sequence[str] = ()) -> int:
     """
     console = LastingConsole(highlight=False)
     run = RunDirectory.open(path)
-    resolved = _watched_anew(Resolved.from_mapping(run.info().settings.get("resolved", {})), overrides)
+    stored = Resolved.from_mapping(run.info().settings.get("resolved", {}))
+    resolved = replace(stored, settings=watched_anew(stored.settings, overrides))
     check_settings(resolved.settings)
     if list_checkpoints(run.checkpoints_path) and not run.journal_path.is_file():
         problem = f"{run.journal_path.name} is missing, so nobody knows which groups its checkpoints have consumed"
@@ -108,17 +113,6 @@ def resume(path: Path, overrides: Sequence[str] = ()) -> int:
     preparation = prepare(resolved.settings, resolved)
     _say(console, preparation)
     return _work(build(preparation), run, console, latest_good(run.checkpoints_path))
-
-
-def _watched_anew(resolved: Resolved, overrides: Sequence[str]) -> Resolved:
-    """The stored settings with what was given of ``[faultmap]``: the policy does not depend on who watches it."""
-    for override in parse_overrides(overrides):
-        if override.path[0] != "faultmap":
-            problem = "cannot be changed: a resumed run goes on with the settings it was begun with"
-            raise InputError(dotted(override.path), override.text, problem, "Give --faultmap settings only.")
-    settings = settings_from_mapping(resolved.settings.to_mapping(), overrides)
-    check_names(settings.faultmap)
-    return replace(resolved, settings=settings)
 
 
 def evaluate(settings: Settings, out: Path | None) -> int:
@@ -153,22 +147,17 @@ def _one_line(summary: Summary) -> str:
 
 
 def _say(console: Console, preparation: Preparation) -> None:
-    facts = preparation.facts
-    console.print(
-        f"{facts.architecture}, {facts.parameters / 1e6:.1f} million parameters, "
-        f"{facts.trainable_parameters / 1e6:.1f} trained"
-    )
     policy = preparation.settings.policy
+    console.print(model_line(preparation.facts))
     objective = composed(policy, chosen_objective(policy))
     choices, memory = describe(preparation.resolved.choices), memory_lines(preparation.memory)
-    for line in (objective, preparation.allocator, *choices, *memory):
-        console.print(line, soft_wrap=True, markup=False)
+    print_lines(console, (objective, preparation.allocator, *choices, *memory))
 
 
 def _run_info(bench: Workbench) -> RunInfo:
     preparation = bench.preparation
-    settings, resolved, machine = preparation.settings, preparation.resolved, preparation.resolved.machine
-    spec, facts = chosen_objective(settings.policy), preparation.facts
+    settings, machine = preparation.settings, preparation.resolved.machine
+    spec = chosen_objective(settings.policy)
     identity = policy_identity(
         IdentityFacts(
             compute_dtype=machine.compute_dtype,
@@ -188,30 +177,8 @@ def _run_info(bench: Workbench) -> RunInfo:
             corrects_mismatch=spec.ratio.level != "none" and spec.ratio.denominator == "sampler",
         )
     )
-    return RunInfo(
-        name=settings.run.name,
-        seed=settings.run.seed,
-        created=time.time(),
-        settings={**settings.to_mapping(), "resolved": resolved.to_mapping()},
-        plan=ExecutionPlan(
-            machine.device,
-            machine.threads,
-            machine.compute_dtype,
-            settings.model.master_dtype,
-            resolved.sizes.micro_batch_tokens,
-        ),
-        choices=resolved.choices,
-        policy_identity=identity,
-        versions=package_versions(),
-        facts={
-            "architecture": facts.architecture,
-            "parameters": facts.parameters,
-            "trainable_parameters": facts.trainable_parameters,
-            "memory": memory_json(preparation.memory),
-            "packed_forward_gap": bench.forward_gap,
-            "engine_weight_bytes": bench.engine.replica.nbytes,
-        },
-    )
+    more = {"packed_forward_gap": bench.forward_gap, "engine_weight_bytes": bench.engine.replica.nbytes}
+    return run_info(preparation.resolved, preparation.facts, preparation.memory, identity, more)
 
 
 def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGood | None) -> int:
@@ -222,17 +189,10 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGo
         stack.enter_context(run.lock())
         journal = stack.enter_context(Journal.open(run.journal_path))
         step, cursor, schedule = _restore(bench, run, journal, found, console)
-        attempt = run.begin_attempt(machine_info(), resumed_from_step=step if found is not None else None)
-        outcome, detail = "failed", ""
-        try:
-            metrics = stack.enter_context(MetricsWriter(run.metrics_path, attempt.attempt))
+        resumed_from = step if found is not None else None
+        with recorded_attempt(run, resumed_from) as record, ExitStack() as opened:
             progress = Progress(settings.run.steps, title=settings.run.name, first_step=step, console=console)
-            context = TrackerContext(
-                run.path, "posttrain", settings.run.name, run.path.name, settings.to_mapping(), step + 1
-            )
-            trackers = open_trackers(settings.rundir.trackers, context, progress.message)
-            stack.callback(trackers.close)
-            watch = Watch.begin(run, attempt.attempt, step, settings.faultmap, progress.finding)
+            instruments = open_instruments(opened, run, settings, record.number, step, progress)
             sampler = TaskSampler(
                 list(bench.environments.values()),
                 settings.run.seed,
@@ -245,19 +205,19 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGo
                 schedule,
                 sampler,
                 cursor or sampler.start(),
-                metrics,
-                trackers,
+                instruments.metrics,
+                instruments.trackers,
                 progress,
-                watch,
-                attempt.attempt,
+                instruments.watch,
+                record.number,
                 step,
                 saved=step if found is not None and found.path is not None else None,
             )
             bench.engine.load_weights(bench.trainer.export())
-            stack.enter_context(
+            opened.enter_context(
                 EngineSampler(
                     run.engine_path,
-                    attempt.attempt,
+                    record.number,
                     bench.engine.stats,
                     trained_tokens=lambda: loop.trained_tokens,
                     phase=lambda: loop.clock.phase,
@@ -266,26 +226,11 @@ def _work(bench: Workbench, run: RunDirectory, console: Console, found: LatestGo
             )
             with progress, Interrupt(progress.stopping) as interrupt:
                 finished = _run_loop(loop, interrupt)
-            if not finished and loop.stopped_by is not None:
-                outcome, detail = "stopped", sentence(loop.stopped_by)
-                for line in stop_lines(loop.stopped_by, loop.step, run.path):
-                    console.print(line, soft_wrap=True, markup=False)
-                return STOPPED
             if not finished:
-                outcome = "interrupted"
-                console.print(f"stopped after step {loop.step}; go on with: posttrain resume {run.path}")
-                return INTERRUPTED
+                return ended_early(record, run, loop.step, loop.stopped_by, console)
             _finish(loop, console)
-            outcome = "finished"
+            record.outcome = "finished"
             return OK
-        except KeyboardInterrupt:
-            outcome, detail = "interrupted", "stopped at once; the last checkpoint is kept"
-            raise
-        except Exception as error:
-            detail = f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            run.end_attempt(attempt, outcome, detail)
 
 
 def _run_loop(loop: Loop, interrupt: Interrupt) -> bool:
@@ -309,9 +254,7 @@ def _restore(
     journal.begin_attempt()
     if found is None:
         return 0, None, Schedule(plan)
-    remove_leftovers(run.checkpoints_path)
-    for skipped in found.skipped:
-        console.print(f"checkpoint {skipped.path.name} is skipped: {skipped.why}", markup=False)
+    drop_damaged(found, run, console)
     if found.path is None or found.manifest is None:
         journal.rollback_to(0)
         console.print("no checkpoint yet: the run starts again from its first step, with the same seeds")
@@ -338,8 +281,7 @@ def _finish(loop: Loop, console: Console) -> None:
     before, after = (stored_results(bench, run, step, loop.progress.message) for step in (0, loop.step))
     document, gains = final_report(bench, before, after)
     run.write_evaluation_summary(document)
-    for line in closing_lines(document, gains, run.path):
-        console.print(line, soft_wrap=True, markup=False)
+    print_lines(console, closing_lines(document, gains, run.path))
     _check_lineage(loop.journal, run)
 
 

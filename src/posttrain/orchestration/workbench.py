@@ -12,16 +12,21 @@ from posttrain.environment.build import build_environments
 from posttrain.environment.grading import GradedTasks
 from posttrain.environment.mixture import check_tasks
 from posttrain.errors import InputError
-from posttrain.model.attention import ATTENTION_NAME, register_attention
-from posttrain.model.forward import check_packed_forward, prepare_model
+from posttrain.model.forward import check_packed_forward
 from posttrain.model.head import HeadSettings
-from posttrain.model.load import LoadedModel, ModelFacts, inspect_model, load_policy, load_tokenizer, resolve_directory
-from posttrain.model.lora import LoraPolicy, attach_lora
+from posttrain.model.load import LoadedModel, ModelFacts, inspect_model
 from posttrain.model.runtime import probe_machine, set_threads, tune_allocator
-from posttrain.model.tiny import TINY_PREFIX, build_tiny
 from posttrain.model.weights import WeightSet
 from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
 from posttrain.orchestration.critic import critic_optimizer
+from posttrain.orchestration.loading import (
+    MIB,
+    PAIRS_PER_TOKEN,
+    attach_adapters,
+    load_prepared,
+    optimizer_settings,
+    tokenizer_of,
+)
 from posttrain.orchestration.reward_scorer import reward_scorers
 from posttrain.orchestration.teacher import TaughtBy, build_teacher, inspect_teacher, load_frozen
 from posttrain.policy.critic import Critic
@@ -43,10 +48,6 @@ from posttrain.settings.chosen import (
 from posttrain.settings.objective import Need, ObjectiveSpec
 from posttrain.settings.resolve import Resolved, resolve_machine, resolve_sizes
 from posttrain.trajectory import Task
-
-MIB = 1 << 20
-PAIRS_PER_TOKEN = 1024
-"""Attention pairs allowed in a micro-batch for each of its tokens: bounds score memory as tokens bound the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +143,7 @@ def prepare(settings: Settings, resolved: Resolved | None = None, *, sampling_on
 
 
 def _longest_prompt(settings: Settings, facts: ModelFacts, environments: Sequence[GradedTasks]) -> int:
-    path = settings.model.path
-    if settings.model.tokenizer is not None:
-        tokenizer = load_tokenizer(settings.model.tokenizer, "model.tokenizer")
-    elif path.startswith(TINY_PREFIX):
-        tokenizer = build_tiny(path.removeprefix(TINY_PREFIX))[1]
-    else:
-        tokenizer = load_tokenizer(resolve_directory(path))
-    turns = Turns(tokenizer, settings.rollout.system_prompt, context_length=facts.context_length)
+    turns = Turns(tokenizer_of(settings), settings.rollout.system_prompt, context_length=facts.context_length)
     tasks: list[Task] = []
     for environment in environments:
         split = environment.tasks()
@@ -180,7 +174,7 @@ def _memory(resolved: Resolved, facts: ModelFacts, teacher: ModelFacts | None) -
 
 def build_sampling(preparation: Preparation) -> SamplingBench:
     """Load the model into the engine, as policy version 0, and keep no other copy of it."""
-    loaded = _load(preparation)
+    loaded = load_prepared(preparation.settings, preparation.resolved.machine)
     model: Any = loaded.model
     check_packed_forward(model)
     engine = build_engine(preparation, model)
@@ -191,11 +185,11 @@ def build_sampling(preparation: Preparation) -> SamplingBench:
 def build(preparation: Preparation) -> Workbench:
     """Load the model and build engine and trainer."""
     settings, sizes, machine = preparation.settings, preparation.resolved.sizes, preparation.resolved.machine
-    loaded = _load(preparation)
+    loaded = load_prepared(preparation.settings, preparation.resolved.machine)
     model: Any = loaded.model
     gap = check_packed_forward(model)
     engine = build_engine(preparation, model)
-    lora = _lora(settings, model)
+    lora = attach_adapters(settings, model)
     head = HeadSettings(sizes.head_chunk_tokens, sizes.keep_logits_mb * MIB)
     temperature = settings.rollout.temperature
     spec = chosen_objective(settings.policy).for_generation_budget(sizes.max_new_tokens)
@@ -239,21 +233,6 @@ def build(preparation: Preparation) -> Workbench:
     )
 
 
-def _load(preparation: Preparation) -> LoadedModel:
-    settings, machine = preparation.settings, preparation.resolved.machine
-    register_attention()
-    loaded = load_policy(
-        settings.model.path,
-        getattr(torch, machine.compute_dtype),
-        device=machine.device,
-        tokenizer=settings.model.tokenizer,
-        attention=ATTENTION_NAME,
-        seed=settings.run.seed,
-    )
-    prepare_model(loaded.model)
-    return loaded
-
-
 def build_engine(preparation: Preparation, model: Any, context_length: int | None = None) -> NativeEngine:
     """An engine for a model of the run, of the policy's context length unless another is given."""
     sizes = preparation.resolved.sizes
@@ -272,20 +251,6 @@ def _by_name(preparation: Preparation) -> dict[str, GradedTasks]:
     return {environment.name: environment for environment in preparation.environments}
 
 
-def _lora(settings: Settings, model: Any) -> LoraPolicy | None:
-    section = settings.model.lora
-    if section is None:
-        return None
-    return attach_lora(
-        model,
-        rank=section.rank,
-        alpha=section.alpha,
-        targets=section.targets,
-        dropout=section.dropout,
-        seed=settings.run.seed,
-    )
-
-
 def _critic(settings: Settings, model: Any, spec: ObjectiveSpec) -> Critic | None:
     """The critic, copied from the model before anything has trained it."""
     if Need.CRITIC not in spec.needs:
@@ -296,17 +261,7 @@ def _critic(settings: Settings, model: Any, spec: ObjectiveSpec) -> Critic | Non
 
 def _optimizer(settings: Settings) -> OptimizerSettings:
     policy = settings.policy
-    return OptimizerSettings(
-        learning_rate=policy.learning_rate,
-        total_updates=settings.run.steps * policy.updates_per_batch,
-        warmup_updates=policy.warmup_steps,
-        schedule=policy.learning_rate_schedule,
-        weight_decay=policy.weight_decay,
-        beta1=policy.adam_beta1,
-        beta2=policy.adam_beta2,
-        eps=policy.adam_eps,
-        gradient_clip=policy.gradient_clip,
-    )
+    return optimizer_settings(settings, policy.learning_rate, settings.run.steps * policy.updates_per_batch)
 
 
 def check_held_out(preparation: Preparation) -> None:

@@ -16,6 +16,7 @@ from posttrain.rundir.files import DamagedFileError
 from posttrain.rundir.info import RunInfo
 from posttrain.rundir.metrics import MetricsTable, read_metrics
 from posttrain.rundir.trajectories import StoredTrajectory, read_stored
+from posttrain.trajectory import Role
 
 _T = TypeVar("_T")
 
@@ -34,8 +35,10 @@ class LoadedRun:
     problems: list[str] = field(default_factory=list)
 
     def trajectories(self, step: int) -> list[StoredTrajectory]:
-        """Trajectories of one training step; empty, with a problem noted, where they cannot be read."""
-        return self._stored(self.trajectory_files.get(step), f"no trajectories of step {step}")
+        """Trajectories of one training step, without the attempts that groups were only compared with; empty, with a
+        problem noted, where they cannot be read."""
+        stored = self._stored(self.trajectory_files.get(step), f"no trajectories of step {step}")
+        return [s for s in stored if s.trajectory.role is not Role.BASELINE]
 
     def evaluation(self, step: int, name: str) -> list[StoredTrajectory]:
         """Trajectories of one evaluation; empty, with a problem noted, where they cannot be read."""

@@ -97,12 +97,7 @@ class Resolved:
                 tuple(Choice(**choice) for choice in data["choices"]),
             )
         except (KeyError, TypeError, ValidationError) as error:
-            raise InputError(
-                "run.json",
-                " ".join(str(error).split()[:30]),
-                "the stored settings are incomplete or damaged",
-                "Start a new run from its settings file.",
-            ) from error
+            raise stored_error(error) from error
 
 
 def resolve_machine(
@@ -160,23 +155,12 @@ def resolve_sizes(
         f"a batch has {batch} rows, and decoding gains little beyond {MOST_RUNNING} at once",
     )
     kv = _kv_memory(settings, kv_bytes_per_token(model, element), row, int(running.value), free)
-    keep = choose(
-        "logprobs.keep_logits_mb",
-        settings.logprobs.keep_logits_mb,
-        free // 8 // MIB,
-        f"an eighth of the {free // MIB} MiB the model copies leave free",
-    )
-    chunk = choose(
-        "logprobs.head_chunk_tokens",
-        settings.logprobs.head_chunk_tokens,
-        max(16, LOGITS_CHUNK_BYTES // (4 * model.vocabulary)),
-        f"keeps float32 logits of a vocabulary of {model.vocabulary} near {LOGITS_CHUNK_BYTES // MIB} MiB",
-    )
+    keep, chunk = head_choices(settings, model, free)
     left = free - (int(kv.value) + int(keep.value)) * MIB
     micro = (
         Choice("policy.micro_batch_tokens", row, "one row: nothing is trained")
         if sampling_only
-        else _micro_batch(settings, plan, model, row, left)
+        else micro_batch(settings, plan, model, _longest(row), left)
     )
     sizes = SizePlan(
         longest_prompt,
@@ -294,6 +278,11 @@ def _max_new_tokens(settings: Settings, model: ModelSizes, longest_prompt: int) 
     return choose("rollout.max_new_tokens", given, min(DEFAULT_COMPLETION, room), reason)
 
 
+def _longest(row: int) -> LongestRow:
+    words = f"prompt and completion together can have {row} tokens, and a sequence is never split"
+    return LongestRow(row, words, "rollout.max_new_tokens")
+
+
 def _kv_memory(settings: Settings, per_token: int, row: int, running: int, free: int) -> Choice:
     one_row = per_token * row
     needed, most = -(-running * one_row // MIB), max(1, free // 4 // MIB)
@@ -313,30 +302,65 @@ def _kv_memory(settings: Settings, per_token: int, row: int, running: int, free:
     return choice
 
 
-def _micro_batch(settings: Settings, plan: MachinePlan, model: ModelSizes, row: int, left: int) -> Choice:
+def head_choices(settings: Settings | FixedSettings, model: ModelSizes, free: int) -> tuple[Choice, Choice]:
+    """Memory for kept logits and tokens in a chunk of them; ``free`` in bytes."""
+    keep = choose(
+        "logprobs.keep_logits_mb",
+        settings.logprobs.keep_logits_mb,
+        free // 8 // MIB,
+        f"an eighth of the {free // MIB} MiB the model copies leave free",
+    )
+    chunk = choose(
+        "logprobs.head_chunk_tokens",
+        settings.logprobs.head_chunk_tokens,
+        max(16, LOGITS_CHUNK_BYTES // (4 * model.vocabulary)),
+        f"keeps float32 logits of a vocabulary of {model.vocabulary} near {LOGITS_CHUNK_BYTES // MIB} MiB",
+    )
+    return keep, chunk
+
+
+@dataclass(frozen=True, slots=True)
+class LongestRow:
+    """What a micro-batch must hold at least: ``tokens``, ``words`` that say why, the ``setting`` that shortens it."""
+
+    tokens: int
+    words: str
+    setting: str
+
+
+def micro_batch(
+    settings: Settings | FixedSettings, plan: MachinePlan, model: ModelSizes, row: LongestRow, left: int
+) -> Choice:
+    """Tokens of one pass, with ``left`` bytes for activations. Raises InputError if the longest row does not fit."""
     given = settings.policy.micro_batch_tokens
     if given != "auto":
-        if given < row:
-            raise InputError(
-                "policy.micro_batch_tokens",
-                given,
-                f"prompt and completion together can have {row} tokens, and a sequence is never split",
-                f"Set it to at least {row}.",
-            )
+        if given < row.tokens:
+            fix = f"Set it to at least {row.tokens}, or lower {row.setting}."
+            raise InputError("policy.micro_batch_tokens", given, row.words, fix)
         return Choice("policy.micro_batch_tokens", given, GIVEN)
     per_token = activation_bytes_per_token(settings, plan, model)
     fitting, most = int(0.5 * left / per_token), MOST_MICRO_BATCH[plan.device]
-    if fitting < row:
+    if fitting < row.tokens:
         raise InputError(
             "policy.micro_batch_tokens",
             "auto",
-            f"a row of {row} tokens takes about {row * per_token / 1e9:.1f} GB of activations "
+            f"a row of {row.tokens} tokens takes about {row.tokens * per_token / 1e9:.1f} GB of activations "
             f"and {max(left, 0) / 2e9:.1f} GB are set aside for them",
-            "Set model.gradient_checkpointing = true, lower rollout.max_new_tokens, or give a number to try anyway.",
+            f"Set model.gradient_checkpointing = true, lower {row.setting}, or give a number to try anyway.",
         )
     reason = (
         f"larger passes are no faster on {plan.device}"
         if fitting >= most
         else f"half of the free memory at about {per_token / 1e6:.2f} MB of activations a token"
     )
-    return Choice("policy.micro_batch_tokens", max(row, min(fitting, most)), reason)
+    return Choice("policy.micro_batch_tokens", max(row.tokens, min(fitting, most)), reason)
+
+
+def stored_error(error: Exception) -> InputError:
+    """What is said of a ``run.json`` whose settings cannot be read back."""
+    return InputError(
+        "run.json",
+        " ".join(str(error).split()[:30]),
+        "the stored settings are incomplete or damaged",
+        "Start a new run from its settings file.",
+    )

@@ -15,13 +15,13 @@ from posttrain.settings.fixed import FixedSettings, learning_rate_of
 from posttrain.settings.load import any_settings_from_mapping
 from posttrain.settings.resolve import (
     GIVEN,
-    LOGITS_CHUNK_BYTES,
     MIB,
-    MOST_MICRO_BATCH,
     Choice,
+    LongestRow,
     MachinePlan,
-    activation_bytes_per_token,
-    choose,
+    head_choices,
+    micro_batch,
+    stored_error,
 )
 
 
@@ -68,12 +68,7 @@ class FixedResolved:
                 tuple(Choice(**choice) for choice in data["choices"]),
             )
         except (KeyError, TypeError, ValidationError) as error:
-            raise InputError(
-                "run.json",
-                " ".join(str(error).split()[:30]),
-                "the stored settings are incomplete or damaged",
-                "Start a new run from its settings file.",
-            ) from error
+            raise stored_error(error) from error
 
 
 def resolve_fixed_sizes(
@@ -98,19 +93,10 @@ def resolve_fixed_sizes(
             f"training it takes {held / 1e9:.1f} GB and {total / 1e9:.1f} GB are free on {plan.device}",
             "Use a smaller model, [model.lora], or a machine with more memory.",
         )
-    keep = choose(
-        "logprobs.keep_logits_mb",
-        settings.logprobs.keep_logits_mb,
-        free // 8 // MIB,
-        f"an eighth of the {free // MIB} MiB the model leaves free",
-    )
-    chunk = choose(
-        "logprobs.head_chunk_tokens",
-        settings.logprobs.head_chunk_tokens,
-        max(16, LOGITS_CHUNK_BYTES // (4 * model.vocabulary)),
-        f"keeps float32 logits of a vocabulary of {model.vocabulary} near {LOGITS_CHUNK_BYTES // MIB} MiB",
-    )
-    micro = _micro_batch(settings, plan, model, longest_row, free - int(keep.value) * MIB)
+    keep, chunk = head_choices(settings, model, free)
+    words = f"the longest row (both answers of a pair) has {longest_row} tokens, and a row is never split"
+    row = LongestRow(longest_row, words, "data.max_tokens")
+    micro = micro_batch(settings, plan, model, row, free - int(keep.value) * MIB)
     rate = learning_rate_of(settings)
     lora = " x 10 for LoRA" if settings.model.lora else ""
     reason = GIVEN if settings.policy.learning_rate != "auto" else f"the row's{lora}"
@@ -125,32 +111,3 @@ def _held_bytes(settings: FixedSettings, plan: MachinePlan, model: ModelSizes, t
     """
     master, compute = ELEMENT_BYTES[settings.model.master_dtype], ELEMENT_BYTES[plan.compute_dtype]
     return model.parameters * compute + trainable * master * (3 + (master != compute))
-
-
-def _micro_batch(settings: FixedSettings, plan: MachinePlan, model: ModelSizes, row: int, left: int) -> Choice:
-    given = settings.policy.micro_batch_tokens
-    if given != "auto":
-        if given < row:
-            raise InputError(
-                "policy.micro_batch_tokens",
-                given,
-                f"the longest row (both answers of a pair) has {row} tokens, and a row is never split",
-                f"Set it to at least {row}, or lower data.max_tokens.",
-            )
-        return Choice("policy.micro_batch_tokens", given, GIVEN)
-    per_token = activation_bytes_per_token(settings, plan, model)
-    fitting, most = int(0.5 * left / per_token), MOST_MICRO_BATCH[plan.device]
-    if fitting < row:
-        raise InputError(
-            "policy.micro_batch_tokens",
-            "auto",
-            f"a row of {row} tokens takes about {row * per_token / 1e9:.1f} GB of activations "
-            f"and {max(left, 0) / 2e9:.1f} GB are set aside for them",
-            "Set model.gradient_checkpointing = true, lower data.max_tokens, or give a number to try anyway.",
-        )
-    reason = (
-        f"larger passes are no faster on {plan.device}"
-        if fitting >= most
-        else f"half of the free memory at about {per_token / 1e6:.2f} MB of activations a token"
-    )
-    return Choice("policy.micro_batch_tokens", max(row, min(fitting, most)), reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,7 +11,18 @@ from rich.console import Console
 
 from posttrain.errors import InputError
 from posttrain.model.reward_head import save_reward_model
-from posttrain.orchestration.accounting import memory_json, memory_lines
+from posttrain.orchestration.accounting import memory_lines
+from posttrain.orchestration.attempt import (
+    OK,
+    drop_damaged,
+    ended_early,
+    model_line,
+    open_instruments,
+    print_lines,
+    recorded_attempt,
+    run_info,
+    watched_anew,
+)
 from posttrain.orchestration.fixed_data.data_report import data_signals, data_warnings
 from posttrain.orchestration.fixed_data.held_out import gain_lines, read_held_out, summary_of
 from posttrain.orchestration.fixed_data.identity import fixed_identity
@@ -36,20 +46,16 @@ from posttrain.orchestration.fixed_data.workbench import (
 from posttrain.orchestration.interrupt import Interrupt
 from posttrain.orchestration.outputs import LastingConsole, check_writable, replace_folder, save_model, save_tokenizer
 from posttrain.orchestration.unedited import check_unedited
-from posttrain.orchestration.watch import Watch, check_names, sentence, stop_lines
-from posttrain.rundir.checkpoints import LatestGood, latest_good, remove_leftovers
+from posttrain.orchestration.watch import check_names
+from posttrain.rundir.checkpoints import LatestGood, latest_good
 from posttrain.rundir.directory import RunDirectory
-from posttrain.rundir.info import ExecutionPlan, RunInfo, machine_info, package_versions
-from posttrain.rundir.metrics import MetricsWriter
-from posttrain.rundir.trackers import TrackerContext, check_trackers, open_trackers
-from posttrain.settings import FixedSettings, any_settings_from_mapping
+from posttrain.rundir.info import RunInfo
+from posttrain.rundir.trackers import check_trackers
+from posttrain.settings import FixedSettings
 from posttrain.settings.fixed import check_fixed_settings
-from posttrain.settings.overrides import parse_overrides
 from posttrain.settings.resolve import describe
 from posttrain.settings.resolve_fixed import FixedResolved
-from posttrain.settings.schema import dotted
 
-OK, STOPPED, INTERRUPTED = 0, 1, 130
 FINGERPRINT = "data_fingerprint"
 
 
@@ -81,7 +87,8 @@ def resume_fixed(path: Path, overrides: Sequence[str] = ()) -> int:
     console = LastingConsole(highlight=False)
     run = RunDirectory.open(path)
     info = run.info()
-    resolved = _watched_anew(FixedResolved.from_mapping(info.settings.get("resolved", {})), overrides)
+    stored = FixedResolved.from_mapping(info.settings.get("resolved", {}))
+    resolved = replace(stored, settings=watched_anew(stored.settings, overrides))
     check_fixed_settings(resolved.settings)
     if run.evaluation_summary_path.exists() and (run.model_path / "config.json").is_file():
         console.print(f"{path} is finished: {resolved.settings.run.steps} steps, model in {run.model_path}")
@@ -99,17 +106,6 @@ def resume_fixed(path: Path, overrides: Sequence[str] = ()) -> int:
     return _work(build_fixed(preparation), run, console, latest_good(run.checkpoints_path))
 
 
-def _watched_anew(resolved: FixedResolved, overrides: Sequence[str]) -> FixedResolved:
-    for override in parse_overrides(overrides):
-        if override.path[0] != "faultmap":
-            problem = "cannot be changed: a resumed run goes on with the settings it was begun with"
-            raise InputError(dotted(override.path), override.text, problem, "Give --faultmap settings only.")
-    settings = any_settings_from_mapping(resolved.settings.to_mapping(), overrides)
-    assert isinstance(settings, FixedSettings)
-    check_names(settings.faultmap)
-    return replace(resolved, settings=settings)
-
-
 def _check_held_out(preparation: FixedPreparation) -> None:
     wanted = preparation.settings.evaluation
     if (wanted.at_start or wanted.at_end or wanted.every) and not preparation.data.held_out:
@@ -122,51 +118,24 @@ def _check_held_out(preparation: FixedPreparation) -> None:
 
 
 def _say(console: Console, preparation: FixedPreparation) -> None:
-    facts, data, settings = preparation.facts, preparation.data, preparation.settings
-    console.print(
-        f"{facts.architecture}, {facts.parameters / 1e6:.1f} million parameters, "
-        f"{facts.trainable_parameters / 1e6:.1f} trained"
-    )
+    data, settings = preparation.data, preparation.settings
+    console.print(model_line(preparation.facts))
     epochs = settings.run.steps * settings.data.rows_per_step / len(data.train)
-    lines = [
+    lines = (
         f"{len(data.train)} rows to train on, {len(data.held_out)} held out; the run is {epochs:.2g} passes over them",
         *data_warnings(data),
         preparation.allocator,
         *describe(preparation.resolved.choices),
         *memory_lines(preparation.memory),
-    ]
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+    )
+    print_lines(console, lines)
 
 
 def _run_info(bench: FixedBench) -> RunInfo:
     preparation = bench.preparation
-    settings, resolved, facts = preparation.settings, preparation.resolved, preparation.facts
-    machine = resolved.machine
-    return RunInfo(
-        name=settings.run.name,
-        seed=settings.run.seed,
-        created=time.time(),
-        settings={**settings.to_mapping(), "resolved": resolved.to_mapping()},
-        plan=ExecutionPlan(
-            machine.device,
-            machine.threads,
-            machine.compute_dtype,
-            settings.model.master_dtype,
-            resolved.sizes.micro_batch_tokens,
-        ),
-        choices=resolved.choices,
-        policy_identity=fixed_identity(settings, machine.compute_dtype, bench.method),
-        versions=package_versions(),
-        facts={
-            "architecture": facts.architecture,
-            "parameters": facts.parameters,
-            "trainable_parameters": facts.trainable_parameters,
-            "memory": memory_json(preparation.memory),
-            "packed_forward_gap": bench.forward_gap,
-            FINGERPRINT: fingerprint(preparation.data),
-        },
-    )
+    identity = fixed_identity(preparation.settings, preparation.resolved.machine.compute_dtype, bench.method)
+    more = {"packed_forward_gap": bench.forward_gap, FINGERPRINT: fingerprint(preparation.data)}
+    return run_info(preparation.resolved, preparation.facts, preparation.memory, identity, more)
 
 
 def _work(bench: FixedBench, run: RunDirectory, console: Console, found: LatestGood | None) -> int:
@@ -177,46 +146,32 @@ def _work(bench: FixedBench, run: RunDirectory, console: Console, found: LatestG
         held_out = data.held_out[: settings.evaluation.max_rows]
         references = _references(bench, run, console)
         step = _restore(bench, run, found, console)
-        attempt = run.begin_attempt(machine_info(), resumed_from_step=step if found is not None else None)
-        outcome, detail = "failed", ""
-        try:
-            metrics = stack.enter_context(MetricsWriter(run.metrics_path, attempt.attempt))
+        resumed_from = step if found is not None else None
+        with recorded_attempt(run, resumed_from) as record, ExitStack() as opened:
             progress = FixedProgress(settings.run.steps, settings.run.name, step, console)
-            context = TrackerContext(
-                run.path, "posttrain", settings.run.name, run.path.name, settings.to_mapping(), step + 1
-            )
-            trackers = open_trackers(settings.rundir.trackers, context, progress.message)
-            stack.callback(trackers.close)
-            watch = Watch.begin(run, attempt.attempt, step, settings.faultmap, progress.finding)
-            style = fit_style(*pair_features(data.train)) if bench.method.answers == 2 else None
-            saved = step if found is not None and found.path is not None else None
+            instruments = open_instruments(opened, run, settings, record.number, step, progress)
             loop = FixedLoop(
-                bench, run, metrics, trackers, progress, watch, held_out, references, style, step=step, saved=saved
+                bench,
+                run,
+                instruments.metrics,
+                instruments.trackers,
+                progress,
+                instruments.watch,
+                held_out,
+                references,
+                fit_style(*pair_features(data.train)) if bench.method.answers == 2 else None,
+                step=step,
+                saved=step if found is not None and found.path is not None else None,
             )
             if step == 0:
-                metrics.write(0, bench.trainer.version, "data", data_signals(data))
+                loop.metrics.write(0, bench.trainer.version, "data", data_signals(data))
             with progress, Interrupt(progress.stopping) as interrupt:
                 finished = _run_loop(loop, interrupt)
-            if not finished and loop.stopped_by is not None:
-                outcome, detail = "stopped", sentence(loop.stopped_by)
-                for line in stop_lines(loop.stopped_by, loop.step, run.path):
-                    console.print(line, soft_wrap=True, markup=False)
-                return STOPPED
             if not finished:
-                outcome = "interrupted"
-                console.print(f"stopped after step {loop.step}; go on with: posttrain resume {run.path}")
-                return INTERRUPTED
+                return ended_early(record, run, loop.step, loop.stopped_by, console)
             _finish(loop, console)
-            outcome = "finished"
+            record.outcome = "finished"
             return OK
-        except KeyboardInterrupt:
-            outcome, detail = "interrupted", "stopped at once; the last checkpoint is kept"
-            raise
-        except Exception as error:
-            detail = f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            run.end_attempt(attempt, outcome, detail)
 
 
 def _run_loop(loop: FixedLoop, interrupt: Interrupt) -> bool:
@@ -248,9 +203,7 @@ def _restore(bench: FixedBench, run: RunDirectory, found: LatestGood | None, con
     """Load the last whole checkpoint; the step it is of."""
     if found is None:
         return 0
-    remove_leftovers(run.checkpoints_path)
-    for skipped in found.skipped:
-        console.print(f"checkpoint {skipped.path.name} is skipped: {skipped.why}", markup=False)
+    drop_damaged(found, run, console)
     if found.path is None or found.manifest is None:
         console.print("no checkpoint yet: the run starts again from its first step, with the same rows")
         return 0
@@ -270,5 +223,4 @@ def _finish(loop: FixedLoop, console: Console) -> None:
         save_model(bench.loaded, bench.trainer.lora, run)
     document = summary_of(read_held_out(run, 0), read_held_out(run, loop.step))
     run.write_evaluation_summary(document)
-    for line in (*gain_lines(document), f"model: {run.model_path}"):
-        console.print(line, soft_wrap=True, markup=False)
+    print_lines(console, (*gain_lines(document), f"model: {run.model_path}"))

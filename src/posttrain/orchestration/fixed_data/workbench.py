@@ -10,36 +10,37 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from posttrain.model.attention import ATTENTION_NAME, register_attention
-from posttrain.model.forward import check_packed_forward, prepare_model
+from posttrain.model.forward import check_packed_forward
 from posttrain.model.head import HeadSettings
-from posttrain.model.load import LoadedModel, ModelFacts, inspect_model, load_policy, load_tokenizer, resolve_directory
-from posttrain.model.lora import LoraPolicy, attach_lora
+from posttrain.model.load import LoadedModel, ModelFacts, inspect_model
 from posttrain.model.packing import Block, TrainSequence
 from posttrain.model.reward_head import attach_reward_head
 from posttrain.model.runtime import probe_machine, set_threads, tune_allocator
-from posttrain.model.tiny import TINY_PREFIX, build_tiny
 from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
 from posttrain.orchestration.fixed_data.batch import Array, FixedBatch, mismatched_units
 from posttrain.orchestration.fixed_data.dataset import Example, FixedData, load_data
 from posttrain.orchestration.fixed_data.methods import Method, method_of
 from posttrain.orchestration.fixed_data.render import Renderer
+from posttrain.orchestration.loading import (
+    MIB,
+    PAIRS_PER_TOKEN,
+    attach_adapters,
+    load_prepared,
+    optimizer_settings,
+    tokenizer_of,
+)
 from posttrain.policy.fixed_update import plan_units, score_rows, summed_logprobs
-from posttrain.policy.trainer import OptimizerSettings, Trainer
+from posttrain.policy.trainer import Trainer
 from posttrain.settings.fixed import FixedSettings, chosen_part
 from posttrain.settings.parts.supervised import RewardModelling
 from posttrain.settings.resolve import resolve_machine
 from posttrain.settings.resolve_fixed import FixedResolved, resolve_fixed_sizes
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
-MIB = 1 << 20
 _SAMPLING = ("engine weights", "reference weights", "keys and values")
 """Blocks of memory that only a run which samples has."""
-
-PAIRS_PER_TOKEN = 1024
-"""Attention pairs allowed in a micro-batch for each of its tokens: bounds score memory as tokens bound the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def prepare_fixed(settings: FixedSettings, resolved: FixedResolved | None = None
     row, _ = chosen_part(settings.policy)
     section = settings.data
     renderer = Renderer(
-        _tokenizer(settings), facts.eos_token_ids, section.render, section.system_prompt, section.train_on
+        tokenizer_of(settings), facts.eos_token_ids, section.render, section.system_prompt, section.train_on
     )
     data = load_data(section, row.row_kind, renderer, facts.context_length)
     if resolved is None:
@@ -129,38 +130,20 @@ def prepare_fixed(settings: FixedSettings, resolved: FixedResolved | None = None
     return FixedPreparation(resolved, facts, data, memory, allocator)
 
 
-def _tokenizer(settings: FixedSettings) -> PreTrainedTokenizerBase:
-    path = settings.model.path
-    if settings.model.tokenizer is not None:
-        return load_tokenizer(settings.model.tokenizer, "model.tokenizer")
-    if path.startswith(TINY_PREFIX):
-        return build_tiny(path.removeprefix(TINY_PREFIX))[1]
-    return load_tokenizer(resolve_directory(path))
-
-
 def build_fixed(preparation: FixedPreparation) -> FixedBench:
     """Load the model and build the trainer."""
     settings, resolved = preparation.settings, preparation.resolved
     _, part = chosen_part(settings.policy)
-    register_attention()
-    loaded = load_policy(
-        settings.model.path,
-        getattr(torch, resolved.machine.compute_dtype),
-        device=resolved.machine.device,
-        tokenizer=settings.model.tokenizer,
-        attention=ATTENTION_NAME,
-        seed=settings.run.seed,
-    )
+    loaded = load_prepared(settings, resolved.machine)
     model: Any = loaded.model
-    prepare_model(model)
     gap = check_packed_forward(model)
-    lora = _lora(settings, model)
+    lora = attach_adapters(settings, model)
     if isinstance(part, RewardModelling):
         attach_reward_head(model, settings.run.seed)
     sizes = resolved.sizes
     trainer = Trainer(
         model,
-        _optimizer(preparation),
+        optimizer_settings(settings, resolved.sizes.learning_rate, settings.run.steps),
         HeadSettings(sizes.head_chunk_tokens, sizes.keep_logits_mb * MIB),
         temperature=1.0,
         master_dtype=getattr(torch, settings.model.master_dtype),
@@ -169,35 +152,6 @@ def build_fixed(preparation: FixedPreparation) -> FixedBench:
         with_entropy=settings.logprobs.entropy,
     )
     return FixedBench(preparation, loaded, trainer, method_of(part), gap)
-
-
-def _lora(settings: FixedSettings, model: Any) -> LoraPolicy | None:
-    section = settings.model.lora
-    if section is None:
-        return None
-    return attach_lora(
-        model,
-        rank=section.rank,
-        alpha=section.alpha,
-        targets=section.targets,
-        dropout=section.dropout,
-        seed=settings.run.seed,
-    )
-
-
-def _optimizer(preparation: FixedPreparation) -> OptimizerSettings:
-    policy = preparation.settings.policy
-    return OptimizerSettings(
-        learning_rate=preparation.resolved.sizes.learning_rate,
-        total_updates=preparation.settings.run.steps,
-        warmup_updates=policy.warmup_steps,
-        schedule=policy.learning_rate_schedule,
-        weight_decay=policy.weight_decay,
-        beta1=policy.adam_beta1,
-        beta2=policy.adam_beta2,
-        eps=policy.adam_eps,
-        gradient_clip=policy.gradient_clip,
-    )
 
 
 def fingerprint(data: FixedData) -> str:
