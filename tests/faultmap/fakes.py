@@ -47,8 +47,10 @@ def detector(
     needs: tuple[tuple[str, ...], ...] = (("policy/entropy",),),
     sharpened_by: tuple[str, ...] = (),
     yields_to: tuple[str, ...] = (),
+    silent_beside: tuple[str, ...] = (),
 ) -> Detector:
     def say(_: History) -> Sequence[Finding]:
         return findings
 
-    return Detector(name, symptom, name, f"whatever {name} looks for", needs, judge or say, sharpened_by, yields_to)
+    pattern = f"whatever {name} looks for"
+    return Detector(name, symptom, name, pattern, needs, judge or say, sharpened_by, yields_to, silent_beside)

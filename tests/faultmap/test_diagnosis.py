@@ -187,9 +187,25 @@ def test_without_relations_only_the_same_detector_and_cause_hang_together(findin
         assert all(f.onset_step >= root.onset_step for f in rooted.consequences)
 
 
+@pytest.mark.parametrize(
+    ("severity", "said"),
+    [(Severity.INFO, {"alpha", "beta"}), (Severity.WARN, {"alpha"}), (Severity.CRITICAL, {"alpha"})],
+)
+def test_a_detector_says_nothing_beside_a_warning_that_says_why(severity: Severity, said: set[str]) -> None:
+    asked = [
+        detector("beta", [finding("beta", 2)], silent_beside=("alpha",)),
+        detector("alpha", [finding("alpha", 9, severity=severity)]),
+    ]
+    diagnosis = diagnose(LOG, asked)
+    assert {f.detector for f in diagnosis.all_findings} == said
+    assert diagnosis.judged == 2
+    assert {row.worst.detector for row in diagnosis.rows if row.worst is not None} <= said
+
+
 def test_the_registered_detectors_agree_with_the_map() -> None:
     names = [d.name for d in DETECTORS]
     assert len(set(names)) == len(names)
     for one in DETECTORS:
         assert set(one.yields_to) <= set(names) - {one.name}, one.name
+        assert set(one.silent_beside) <= set(names) - {one.name}, one.name
         assert one.symptom in SYMPTOMS, one.name

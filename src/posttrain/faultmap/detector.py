@@ -19,6 +19,7 @@ class Detector:
     detector cannot judge. ``sharpened_by`` are signals that make the cause more certain. ``pattern`` states
     in words what is looked for, thresholds included. Where a detector named in ``yields_to`` has found
     something that began no later than ``slack`` of the run's steps after this one, this finding is its consequence.
+    Where one named in ``silent_beside`` warns at any step, this detector says nothing: that one says why.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Detector:
     judge: Judge
     sharpened_by: tuple[str, ...] = ()
     yields_to: tuple[str, ...] = ()
+    silent_beside: tuple[str, ...] = ()
 
     def missing(self, history: History) -> list[tuple[str, ...]]:
         """The needs that the log does not meet."""

@@ -116,12 +116,20 @@ def diagnose(history: History, detectors: Sequence[Detector] = DETECTORS) -> Dia
             findings += _checked(detector, detector.judge(history))
         except Exception as error:
             failures.append(Failure(detector.name, _problem(error)))
+    findings = _without_silent(findings, detectors)
     silent = {u.detector.name for u in unjudged} | {f.detector for f in failures}
     asked = [d for d in detectors if d.name not in silent]
     rows = tuple(_row(layer, history, findings, asked, unjudged) for layer in Layer)
     relations = {d.name: d.yields_to for d in detectors}
     ranked = rank(findings, relations, slack_of(history))
     return Diagnosis(history, ranked, rows, len(asked), tuple(unjudged), tuple(failures))
+
+
+def _without_silent(findings: Sequence[Finding], detectors: Sequence[Detector]) -> list[Finding]:
+    """The findings but those of detectors that say nothing beside another's warning."""
+    warning = {finding.detector for finding in findings if finding.severity >= Severity.WARN}
+    silent = {detector.name for detector in detectors if not warning.isdisjoint(detector.silent_beside)}
+    return [finding for finding in findings if finding.detector not in silent]
 
 
 def slack_of(history: History) -> float:

@@ -117,6 +117,8 @@ def _detector(detector: Detector) -> RenderableType:
         rows.append(("better with", Text(", ".join(detector.sharpened_by), overflow="fold")))
     if detector.yields_to:
         rows.append(("follows", Text(f"from {', '.join(detector.yields_to)}, if they began first")))
+    if detector.silent_beside:
+        rows.append(("silent beside", Text(f"{', '.join(detector.silent_beside)}, where they warn")))
     symptom = SYMPTOMS[detector.symptom]
     rows.append(("symptom", Text(f"{symptom.name}: {symptom.title} ({numbered(symptom.layer)})")))
     return _section(f"{detector.name}: {detector.title}", "detector", rows)

@@ -106,6 +106,9 @@ def _detector(detector: Detector) -> Iterator[str]:
     if detector.yields_to:
         names = ", ".join(f"`{name}`" for name in detector.yields_to)
         yield f"- A consequence where one of these began no later: {names}."
+    if detector.silent_beside:
+        names = ", ".join(f"`{name}`" for name in detector.silent_beside)
+        yield f"- Says nothing where one of these warns: {names}."
     yield ""
 
 

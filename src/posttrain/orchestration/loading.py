@@ -18,7 +18,6 @@ from posttrain.settings.resolve import MachinePlan
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MIB = 1 << 20
 PAIRS_PER_TOKEN = 1024
 """Attention pairs allowed in a micro-batch for each of its tokens: bounds score memory as tokens bound the rest."""
 

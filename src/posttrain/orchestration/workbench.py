@@ -20,7 +20,6 @@ from posttrain.model.weights import WeightSet
 from posttrain.orchestration.accounting import MemoryItem, ModelCopies, account
 from posttrain.orchestration.critic import critic_optimizer
 from posttrain.orchestration.loading import (
-    MIB,
     PAIRS_PER_TOKEN,
     attach_adapters,
     load_prepared,
@@ -46,7 +45,7 @@ from posttrain.settings.chosen import (
     needs_reference,
 )
 from posttrain.settings.objective import Need, ObjectiveSpec
-from posttrain.settings.resolve import Resolved, resolve_machine, resolve_sizes
+from posttrain.settings.resolve import MIB, Resolved, resolve_machine, resolve_sizes
 from posttrain.trajectory import Task
 
 
@@ -185,7 +184,7 @@ def build_sampling(preparation: Preparation) -> SamplingBench:
 def build(preparation: Preparation) -> Workbench:
     """Load the model and build engine and trainer."""
     settings, sizes, machine = preparation.settings, preparation.resolved.sizes, preparation.resolved.machine
-    loaded = load_prepared(preparation.settings, preparation.resolved.machine)
+    loaded = load_prepared(settings, machine)
     model: Any = loaded.model
     gap = check_packed_forward(model)
     engine = build_engine(preparation, model)

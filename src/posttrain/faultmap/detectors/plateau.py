@@ -7,20 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.faultmap.detector import Detector
-from posttrain.faultmap.detectors import (
-    anchor_strength,
-    clip_high,
-    critic_wrong,
-    entropy_collapse,
-    few_groups,
-    kl_high,
-    mismatch,
-    reward_hacking,
-    reward_parts,
-    reward_shift,
-    surrogate_gain,
-    truncation,
-)
 from posttrain.faultmap.finding import Candidate, Finding, Observation, Severity
 from posttrain.faultmap.history import Course, History
 from posttrain.faultmap.patterns import noise, rolling_mean
@@ -33,14 +19,6 @@ from posttrain.faultmap.weighing_update import causes_of
 NAME = "plateau"
 LONG, SHARE, WINDOW = 150, 0.6, 20
 ROSE, SOLVED, DIFFER = 0.15, 0.8, 0.3
-_SAY_MORE = tuple(
-    m.DETECTOR
-    for m in (
-        kl_high, clip_high, truncation, entropy_collapse, anchor_strength, surrogate_gain, mismatch, reward_hacking,
-        reward_parts, reward_shift, few_groups, critic_wrong,
-    )
-)  # fmt: skip
-"""Detectors whose warning says why: learning that ends is then their consequence."""
 
 
 def judge(history: History) -> Sequence[Finding]:
@@ -60,8 +38,6 @@ def judge(history: History) -> Sequence[Finding]:
     norm = first_of(history, "policy/grad_norm").values[-LONG:]
     if not len(differ) or float(np.median(differ)) < DIFFER or (len(norm) and not float(np.median(norm)) > 0):
         return ()
-    if any(_warns(detector, history) for detector in _SAY_MORE):
-        return ()
     onset = int(reward.steps[start])
     chosen = _why(history, reward, start)
     return (
@@ -77,10 +53,6 @@ def judge(history: History) -> Sequence[Finding]:
             causes_of(scene_of(history, onset), "plateau", chosen),
         ),
     )  # fmt: skip
-
-
-def _warns(detector: Detector, history: History) -> bool:
-    return not detector.missing(history) and any(f.severity >= Severity.WARN for f in detector.judge(history))
 
 
 def _first_flat(level: np.ndarray, error: float, least: float) -> int | None:
@@ -117,5 +89,9 @@ DETECTOR = Detector(
     yields_to=(
         "reward_collapse", "no_group_signal", "held_out_deficit", "learning_rate", "nonfinite", "length_explosion",
         "gradient_spike", "ratio_tail",
+    ),
+    silent_beside=(
+        "kl_high", "clip_high", "truncation", "entropy_collapse", "anchor_strength", "surrogate_gain", "mismatch",
+        "reward_hacking", "reward_parts", "reward_shift", "few_groups", "critic_wrong",
     ),
 )  # fmt: skip

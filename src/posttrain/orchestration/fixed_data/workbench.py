@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from posttrain.orchestration.fixed_data.dataset import Example, FixedData, load_
 from posttrain.orchestration.fixed_data.methods import Method, method_of
 from posttrain.orchestration.fixed_data.render import Renderer
 from posttrain.orchestration.loading import (
-    MIB,
     PAIRS_PER_TOKEN,
     attach_adapters,
     load_prepared,
@@ -33,11 +32,8 @@ from posttrain.policy.fixed_update import plan_units, score_rows, summed_logprob
 from posttrain.policy.trainer import Trainer
 from posttrain.settings.fixed import FixedSettings, chosen_part
 from posttrain.settings.parts.supervised import RewardModelling
-from posttrain.settings.resolve import resolve_machine
+from posttrain.settings.resolve import MIB, resolve_machine
 from posttrain.settings.resolve_fixed import FixedResolved, resolve_fixed_sizes
-
-if TYPE_CHECKING:
-    pass
 
 _SAMPLING = ("engine weights", "reference weights", "keys and values")
 """Blocks of memory that only a run which samples has."""
