@@ -97,6 +97,18 @@ class TableBuilder:
         if self._pending >= _PENDING or self._pending_bytes >= _PENDING_BYTES:
             self._flush()
 
+    def add_numbers(self, columns: Mapping[str, tuple[Values, Mask]], count: int) -> None:
+        """Add ``count`` rows: for each key its values (float64, [count]; NaN where null) and where it is null."""
+        if not count:
+            return
+        self._flush()
+        rows = np.arange(self.rows, self.rows + count, dtype=np.int64)
+        for key, (values, nulls) in columns.items():
+            self._keep(key, rows, values, nulls)
+        self.rows += count
+        self._pending = (len(columns) + 1) * count
+        self._flush()
+
     def build(self) -> Table:
         """The table of all rows so far."""
         self._flush()
@@ -116,13 +128,11 @@ class TableBuilder:
     def _take(self, keys: tuple[str, ...], block: _Block) -> None:
         rows = np.array(block.rows, np.int64)
         plain = _matrix(block.values, len(keys))
-        for index, (key, cells) in enumerate(zip(keys, _columns(plain, block.values), strict=True)):
+        for key, cells in zip(keys, _columns(plain, block.values), strict=True):
             if isinstance(cells, np.ndarray):
                 self._keep(key, rows, cells, np.zeros(len(rows), np.bool_))
             else:
                 self._convert(key, rows, cells, DEEPEST)
-            if plain is not None and isinstance(block.values[0][index], str):
-                self._worded.add(key)
 
     def _convert(self, key: str, rows: Rows, cells: Sequence[object], depth: int) -> None:
         """One column with something else than numbers in it."""
@@ -162,11 +172,12 @@ class TableBuilder:
 
 def _matrix(values: list[list[object]], width: int) -> Values | None:
     """All cells of a block at once ([rows, width]), or ``None`` where some are no numbers."""
-    if any(None in row for row in values):
+    kinds = {kind for row in values for kind in set(map(type, row))}
+    if not kinds <= {float, int, bool}:
         return None
     try:
         matrix = np.array(values, np.float64)
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, OverflowError):
         return None
     return matrix if matrix.shape == (len(values), width) else None
 
@@ -193,6 +204,9 @@ def _worded(cells: Sequence[object]) -> tuple[Values, Mask] | None:
     if any(cell is not None and (type(cell) is not str or len(cell) > LONGEST_NUMBER) for cell in cells):
         return None
     texts = cast("Sequence[str | None]", cells)
+    # What numpy takes for a number beyond what ``to_number`` does: 1_000, and digits of every script.
+    if any(text is not None and ("_" in text or not text.isascii()) for text in texts):
+        return None
     try:
         values = np.array(["nan" if text is None else text for text in texts]).astype(np.float64)
     except ValueError:
